@@ -116,8 +116,8 @@ class _Stand:
 
     def _create(self, cell: _Cell) -> None:
         if cell.topic not in self._stored:
-            with connect(self._group.master.address) as sock:
-                create_topic(sock, cell.topic, cell.queues)
+            with connect(self._group.master.address) as broker:
+                create_topic(broker, cell.topic, cell.queues)
             self._stored[cell.topic] = 0
 
     def _load(self, cell: _Cell, count: int) -> dict[str, float]:

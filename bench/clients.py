@@ -33,8 +33,8 @@ def java(bench: Bench) -> Iterator[Figure]:
     with bench.group() as group:
         group.start_master()
         topic = "JavaBenchmark"
-        with connect(group.master.address, 30) as sock:
-            create_topic(sock, topic, LAYOUTS[_LAYOUT][1])
+        with connect(group.master.address, 30) as broker:
+            create_topic(broker, topic, LAYOUTS[_LAYOUT][1])
         if bench.wants("java/producer"):
             bench.say("RocketMQ's benchmark producer")
             rates = _rates(bench, group, "Producer", "-t", topic, "-s", str(_BODY))

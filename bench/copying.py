@@ -23,11 +23,13 @@ from typing import Literal
 from bench.loads import LoadFailed
 from bench.probe import log_end
 from bench.servers import BrokerGroup, cpu_seconds
+from tandemq.errors import NetworkError
 from tandemq.load import LoadError
-from tandemq.load.wire.sockets import ask, connect
+from tandemq.load.wire.sockets import connect
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
 from tests.interop.java import wait_until
 
-_GET_BROKER_HA_STATUS = 907
 _WAIT_S = 180.0
 _EVERY_S = 0.01
 
@@ -55,8 +57,9 @@ def acknowledged_offset(status: bytes) -> int:
 def _confirmations(group: BrokerGroup) -> Iterator[tuple[Literal["master", "slave"], Callable[[], int]]]:
     """Give the end of what the slave has: as the master knows it, or as the slave reports it."""
     with connect(group.master.address, 30) as master:
-        if ask(master, _GET_BROKER_HA_STATUS, {}).code == 0:
-            yield "master", lambda: acknowledged_offset(ask(master, _GET_BROKER_HA_STATUS, {}).body)
+        status = Command(RequestCode.GET_BROKER_HA_STATUS)
+        if master.request(status).code == ResponseCode.SUCCESS:
+            yield "master", lambda: acknowledged_offset(master.request(status).body)
         else:
             yield "slave", lambda: slave_log_end(group)
 
@@ -84,9 +87,9 @@ def copy_log(group: BrokerGroup, end: int, begin: int = 0) -> LogCopy:
 def slave_log_end(group: BrokerGroup) -> int:
     """Return the end of the slave's log; 0 if it does not answer, or is a Java broker in its first second."""
     try:
-        with connect(group.slave.address) as sock:
-            return log_end(sock)
-    except LoadError:
+        with connect(group.slave.address) as slave:
+            return log_end(slave)
+    except (LoadError, NetworkError):
         return 0
 
 

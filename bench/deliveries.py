@@ -8,7 +8,6 @@ messages are when half as many are sent: the time from a send to the delivery, l
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -19,10 +18,12 @@ from bench.loads import LoadFailed, run_load
 from bench.matrix import DELIVERIES, DeliverLoad
 from bench.servers import BrokerGroup
 from bench.setting import Bench, Figure
+from tandemq.client.connection import BlockingConnection
+from tandemq.client.core.operations import request
 from tandemq.codec.record.record import decode_messages
-from tandemq.load.wire.sockets import ask, connect
+from tandemq.load.wire.sockets import connect
+from tandemq.model.codes import RequestCode
 
-_PULL_MESSAGE, _GET_MAX_OFFSET = 11, 30
 _PULLED = 32  # Messages per pull.
 _SAMPLES = 64  # Pulls per queue.
 _BEGIN_S = 1.5  # What the generator takes to start, at most.
@@ -104,21 +105,22 @@ def _lateness(bench: Bench, group: BrokerGroup, load: DeliverLoad, rate: float) 
     }
 
 
-def _late_ms(broker: socket.socket, load: DeliverLoad, queue_id: int, offset: int) -> list[float]:
-    fields = {
-        "consumerGroup": "bench-deliver",
-        "topic": load.topic,
-        "queueId": queue_id,
-        "queueOffset": offset,
-        "maxMsgNums": _PULLED,
-        "sysFlag": 4,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 0,
-        "subscription": "*",
-        "subVersion": 0,
-        "expressionType": "TAG",
-    }
-    answer = ask(broker, _PULL_MESSAGE, fields)
+def _late_ms(broker: BlockingConnection, load: DeliverLoad, queue_id: int, offset: int) -> list[float]:
+    pull = request(
+        RequestCode.PULL_MESSAGE,
+        consumerGroup="bench-deliver",
+        topic=load.topic,
+        queueId=queue_id,
+        queueOffset=offset,
+        maxMsgNums=_PULLED,
+        sysFlag=4,
+        commitOffset=0,
+        suspendTimeoutMillis=0,
+        subscription="*",
+        subVersion=0,
+        expressionType="TAG",
+    )
+    answer = broker.request(pull)
     if answer.code != 0:
         raise LoadFailed(f"a pull of {load.topic} is answered {answer.code}: {answer.remark}")
     found = decode_messages(answer.body)
@@ -130,8 +132,8 @@ def _ends(group: BrokerGroup, load: DeliverLoad) -> list[int]:
     ends: list[int] = []
     with connect(group.master.address, 30) as broker:
         for queue_id in range(int(load.options["queues"])):
-            answer = ask(broker, _GET_MAX_OFFSET, {"topic": f"{load.topic}", "queueId": str(queue_id)})
-            ends.append(int(answer.field("offset") or 0))
+            answer = broker.request(request(RequestCode.GET_MAX_OFFSET, topic=load.topic, queueId=queue_id))
+            ends.append(int(answer.fields.get("offset", 0)))
     return ends
 
 

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from rich.console import Console
 from rich.table import Table
 
+from tandemq.client.connection import BlockingConnection
 from tandemq.codec.remoting.frame import FrameDecoder, encode_command
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.children import ChildCluster
-from tandemq.run.request import connect
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -213,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ("broker", _send, address, [None, *codes]),
             ("name server", _route, cluster.name_servers, [None, *NAME_SERVER_CODES]),
         ):
-            with connect(at) as client:
+            with BlockingConnection(at) as client:
                 client.request(make())
                 for code in flooded:
                     before = epoch_of(cluster)

@@ -26,9 +26,10 @@ from tandemq.boundary import JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.kernel.context import Machine
 from tandemq.broker.node import Broker
 from tandemq.codec.ha import frame_transfer
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.config.settings import BrokerConfig, parse_delay_levels
 from tandemq.load.wire.frames import FORMS, PullFrames, SendFrames, SendShape
-from tandemq.load.wire.probe import create_topic_frame
+from tandemq.load.wire.probe import create_topic_request
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import LOG_RECEIVE_BYTES
 
@@ -87,7 +88,7 @@ def _sends(
     shape = replace(shape, batch=batch)
     if shape.queue_count > _QUEUES:
         broker.open(_CREATOR, LinkKind.REMOTING)
-        broker.turn([(_CREATOR, create_topic_frame(shape.topic, shape.queue_count))])
+        broker.turn([(_CREATOR, encode_command(create_topic_request(shape.topic, shape.queue_count)))])
     sources = [SendFrames(shape, identity=link, wall_ms=broker.now.wall_ms, frames=1000) for link in range(links)]
     for link in range(links):
         broker.open(link + 1, LinkKind.REMOTING)

@@ -137,8 +137,8 @@ def _scrubbed(group: BrokerGroup) -> Iterator[Callable[[], int]]:
     """Count the bytes that the scrubber verifies while the body runs, at least those of its unfinished pass."""
 
     def position() -> int:
-        with connect(group.master.address) as sock:
-            return int(runtime_info(sock)["scrubPosition"])
+        with connect(group.master.address) as broker:
+            return int(runtime_info(broker)["scrubPosition"])
 
     begun = position()
     yield lambda: abs(position() - begun)
@@ -157,8 +157,8 @@ def _deleted(group: BrokerGroup) -> Iterator[Callable[[], int]]:
 @contextlib.contextmanager
 def _copied(group: BrokerGroup) -> Iterator[Callable[[], int]]:
     """Let a slave copy the log again and again while the body runs; count the bytes of whole copies and of the last."""
-    with connect(group.master.address) as sock:
-        end = log_end(sock)
+    with connect(group.master.address) as broker:
+        end = log_end(broker)
     sizes: list[int] = []
 
     def copy(is_over: threading.Event) -> None:

@@ -40,6 +40,7 @@ from bench.failover import seconds_without_delivery
 from bench.loads import LoadFailed, run_load
 from bench.offset_handover import SlowReads
 from tandemq.client.blocking import BlockingProducer
+from tandemq.client.connection import BlockingConnection
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -47,7 +48,6 @@ from tandemq.model.command import Command
 from tandemq.model.message import Message
 from tandemq.run.children import BrokerChild, Child, ChildCluster
 from tandemq.run.groups import configure
-from tandemq.run.request import connect
 from tests.interop.java import JavaJars
 from tests.interop.zookeeper import VERSION, ZooKeeper
 
@@ -193,7 +193,7 @@ def switch_round(pair: Pair) -> dict[str, Any]:
     with writes.running():
         _wait(lambda: len(writes.moments) > 20)
         begun = time.monotonic()
-        with connect(master.address) as opened:
+        with BlockingConnection(master.address) as opened:
             answer = opened.request(Command(RequestCode.TANDEM_SWITCH, fields={"target": str(target.broker_id)}))
         if answer.code != ResponseCode.SUCCESS:
             raise LoadFailed(f"the switch was refused: {answer.remark}")

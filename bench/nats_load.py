@@ -22,6 +22,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
+from tandemq.errors import TandemError
 from tandemq.load import LoadError
 from tandemq.load.results.report import Stopwatch
 from tandemq.load.wire.frames import VARIED_BODY_MAX, VARIED_BODY_MIN, body_text
@@ -168,7 +169,8 @@ def publish(address: str, connections: int, window: int, seconds: float, settle_
     """Create the stream if it is missing, put the load on it, and return rates.
 
     Raises:
-        LoadError: no connection, no acknowledgements, or acknowledged messages that the stream lacks.
+        NotConnected: no connection.
+        LoadError: no acknowledgements, or acknowledged messages that the stream lacks.
     """
     before = _stream_messages(address)
     run = _Run(address, connections, window)
@@ -200,10 +202,10 @@ def publish(address: str, connections: int, window: int, seconds: float, settle_
 def _stream_messages(address: str) -> int:
     """Return the number of messages in the stream; create it first."""
     config = {"name": STREAM, "subjects": ["bench.*"], "storage": "file", "num_replicas": 1, "retention": "limits"}
-    with connect(address, _SILENCE_S) as sock:
-        found = _request(sock, f"STREAM.INFO.{STREAM}", {})
+    with connect(address, _SILENCE_S) as server:
+        found = _request(server.socket, f"STREAM.INFO.{STREAM}", {})
         if "error" in found:
-            found = _request(sock, f"STREAM.CREATE.{STREAM}", config)
+            found = _request(server.socket, f"STREAM.CREATE.{STREAM}", config)
         if "error" in found:
             raise LoadError(f"the stream was refused: {found['error']}")
         return int(found["state"]["messages"])
@@ -231,7 +233,7 @@ def main(arguments: list[str]) -> int:
     address, connections, window, seconds, settle_s = arguments
     try:
         result = publish(address, int(connections), int(window), float(seconds), float(settle_s))
-    except (LoadError, OSError) as error:
+    except (TandemError, OSError) as error:
         sys.stderr.write(f"nats_load: {error}\n")
         return 1
     print(json.dumps(result))

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 
 from bench.loads import LoadFailed, run_load
 from tandemq import ConsumeFrom, PushConsumer
+from tandemq.client.connection import BlockingConnection
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.run.request import connect
 
 _GROUP = "bench_offset_handover"
 _BACKLOG = 40_000
@@ -116,7 +116,7 @@ class SlowReads:
                     continue  # it is down for now
 
     def _look(self, address: str) -> None:
-        with connect(address) as opened:
+        with BlockingConnection(address) as opened:
             for queue_id in range(_QUEUES):
                 fields = {"consumerGroup": _GROUP, "topic": self._topic, "queueId": str(queue_id)}
                 answer = opened.request(Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))

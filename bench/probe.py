@@ -1,19 +1,28 @@
-"""State of a broker, over a blocking socket: whether it is up, how much it holds, where its log begins."""
+"""State of a broker or name server, over a blocking connection: whether it is up, its routes, the size of its log."""
 
 from __future__ import annotations
 
 import json
-import socket
 import time
 
+from tandemq.client.connection import BlockingConnection
+from tandemq.client.core.operations import request
+from tandemq.errors import NetworkError, NotConnected
 from tandemq.load import LoadError, SendShape
 from tandemq.load.wire.frames import PullFrames
-from tandemq.load.wire.probe import send_one
+from tandemq.load.wire.probe import accepted, send_one
 from tandemq.load.wire.records import log_offset, record_size
-from tandemq.load.wire.sockets import ask, connect, exchange, parse_address
+from tandemq.load.wire.sockets import connect
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
 
-_GET_BROKER_RUNTIME_INFO = 28
 _TRY_EVERY_S = 0.005
+
+
+def has_route(name_server: BlockingConnection, topic: str) -> bool:
+    """Return whether a name server has a route of a topic."""
+    answer = name_server.request(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic))
+    return answer.code == ResponseCode.SUCCESS
 
 
 def wait_for_port(address: str, deadline_s: float = 60.0) -> float:
@@ -23,11 +32,10 @@ def wait_for_port(address: str, deadline_s: float = 60.0) -> float:
         LoadError: none did within `deadline_s`.
     """
     started = time.perf_counter()
-    host_and_port = parse_address(address)
     while time.perf_counter() - started < deadline_s:
         try:
-            socket.create_connection(host_and_port, 1.0).close()
-        except OSError:
+            BlockingConnection(address, seconds=1.0).close()
+        except NotConnected:
             time.sleep(_TRY_EVERY_S)
         else:
             return time.perf_counter() - started
@@ -44,9 +52,9 @@ def first_acknowledgement(address: str, shape: SendShape, deadline_s: float = 60
     last = "no attempt"
     while time.perf_counter() - started < deadline_s:
         try:
-            with connect(address, 1.0) as sock:
-                response = send_one(sock, shape)
-        except LoadError as error:
+            with connect(address, 1.0) as broker:
+                response = send_one(broker, shape)
+        except NetworkError as error:
             last = str(error)
         else:
             if response.code == 0:
@@ -56,18 +64,15 @@ def first_acknowledgement(address: str, shape: SendShape, deadline_s: float = 60
     raise LoadError(f"no acknowledgement from {address} within {deadline_s:.0f} s; last: {last}")
 
 
-def runtime_info(sock: socket.socket) -> dict[str, str]:
+def runtime_info(broker: BlockingConnection) -> dict[str, str]:
     """Return the broker's runtime table (GET_BROKER_RUNTIME_INFO), for example `commitLogMaxOffset`."""
-    response = ask(sock, _GET_BROKER_RUNTIME_INFO, {})
-    if response.code != 0:
-        raise LoadError(f"runtime info was refused with code {response.code}: {response.remark}")
-    table = json.loads(response.body)["table"]
-    return {str(name): str(value) for name, value in table.items()}
+    response = accepted(broker, Command(RequestCode.GET_BROKER_RUNTIME_INFO), "runtime info")
+    return {str(name): str(value) for name, value in json.loads(response.body)["table"].items()}
 
 
-def log_end(sock: socket.socket) -> int:
+def log_end(broker: BlockingConnection) -> int:
     """Return the end of the broker's commit log."""
-    return int(runtime_info(sock)["commitLogMaxOffset"])
+    return int(runtime_info(broker)["commitLogMaxOffset"])
 
 
 def first_record_end(address: str, topic: str, queue_count: int) -> int:
@@ -77,9 +82,10 @@ def first_record_end(address: str, topic: str, queue_count: int) -> int:
     """
     frames = PullFrames(topic, max_messages=1)
     ends: list[int] = []
-    with connect(address) as sock:
+    with connect(address) as broker:
         for queue_id in range(queue_count):
-            response = exchange(sock, frames.frame(queue_id, 0, queue_id))
+            broker.write(frames.frame(queue_id, 0, queue_id))
+            response = broker.receive()
             if response.code == 0:
                 ends.append(log_offset(response.body, 0) + record_size(response.body, 0))
     if not ends:

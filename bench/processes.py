@@ -13,16 +13,15 @@ from bench.cells import OURS
 from bench.copying import copy_log, forget_copy, seed, verify
 from bench.failover import seconds_without_delivery
 from bench.loads import LoadFailed, idle_connections
-from bench.probe import first_acknowledgement, log_end, wait_for_port
+from bench.probe import first_acknowledgement, has_route, log_end, wait_for_port
 from bench.reading import fill
 from bench.servers import BrokerGroup, cpu_seconds, resident_mb
 from bench.setting import PROBE_TOPIC, Bench, Figure, start_pair, sync_master
 from tandemq.load import SendShape
 from tandemq.load.wire.probe import create_topic
-from tandemq.load.wire.sockets import ask, connect
+from tandemq.load.wire.sockets import connect
 from tests.interop.java import wait_until
 
-_GET_ROUTEINFO = 105
 _QUEUES = 4
 _PROBE = SendShape(PROBE_TOPIC)
 
@@ -86,9 +85,9 @@ def store(bench: Bench) -> Iterator[Figure]:
             yield _copy(bench, group)
         if not (bench.wants("store/recovery") or bench.wants("store/verify")):
             return
-        with connect(group.master.address) as sock:
-            fill(bench, group, "varied", "4q", bench.pace.store_bytes - log_end(sock), batch=32)
-            end = log_end(sock)
+        with connect(group.master.address) as broker:
+            fill(bench, group, "varied", "4q", bench.pace.store_bytes - log_end(broker), batch=32)
+            end = log_end(broker)
         if bench.wants("store/recovery"):
             yield _recovery(bench, group, end)
         group.master.stop()
@@ -109,8 +108,8 @@ def _copy(bench: Bench, group: BrokerGroup) -> Figure:
         first_acknowledgement(group.master.address, _PROBE)
         begin = seed(group)
     fill(bench, group, "varied", "4q", bench.pace.copy_bytes, batch=32)
-    with connect(group.master.address) as sock:
-        end = log_end(sock)
+    with connect(group.master.address) as broker:
+        end = log_end(broker)
     bench.say("master → slave, for the first time")
     first = copy_log(group, end, begin)
     forget_copy(group)
@@ -132,8 +131,8 @@ def _recovery(bench: Bench, group: BrokerGroup, end: int) -> Figure:
     answered = time.perf_counter() - started
     first_acknowledgement(group.master.address, _PROBE, 300)
     acknowledged = time.perf_counter() - started
-    with connect(group.master.address) as sock:
-        assert log_end(sock) > end, "recovery lost acknowledged messages although the system did not go down"
+    with connect(group.master.address) as broker:
+        assert log_end(broker) > end, "recovery lost acknowledged messages although the system did not go down"
     detail = {"port_answers_s": answered, "log_bytes": end}
     return bench.figure("store/recovery", round(acknowledged, 2), detail)
 
@@ -163,9 +162,9 @@ def topics(bench: Bench) -> Iterator[Figure]:
         group.start_master()
         bench.say(f"creating {len(names):,} topics")
         started = time.perf_counter()
-        with connect(group.master.address, 60) as sock:
+        with connect(group.master.address, 60) as broker:
             for name in names:
-                create_topic(sock, name, _QUEUES)
+                create_topic(broker, name, _QUEUES)
         seconds = time.perf_counter() - started
         if bench.wants("topics/create"):
             yield bench.figure("topics/create", round(seconds, 2), {"topics": len(names)})
@@ -176,15 +175,12 @@ def topics(bench: Bench) -> Iterator[Figure]:
 
 def _restart(group: BrokerGroup, names: list[str]) -> float:
     """Kill the master; return the seconds from its start until the name server has a route for each topic again."""
-    with connect(group.name_server.address, 60) as sock:
-
-        def has_route(name: str) -> bool:
-            return ask(sock, _GET_ROUTEINFO, {"topic": name}).code == 0
+    with connect(group.name_server.address, 60) as server:
 
         def has_none() -> bool:
-            return not has_route(names[0]) and not has_route(names[-1])
+            return not has_route(server, names[0]) and not has_route(server, names[-1])
 
-        wait_until(lambda: has_route(names[-1]), what="the route of the last topic", within_s=60, every_s=0.05)
+        wait_until(lambda: has_route(server, names[-1]), what="the route of the last topic", within_s=60, every_s=0.05)
         group.master.kill()
         wait_until(has_none, what="the routes of a killed broker gone", within_s=180, every_s=0.05)
         started = time.perf_counter()
@@ -193,7 +189,7 @@ def _restart(group: BrokerGroup, names: list[str]) -> float:
         while waiting:
             if time.perf_counter() - started > 120:
                 raise LoadFailed(f"{len(waiting)} topics have no route two minutes after the start")
-            if has_route(waiting[-1]):
+            if has_route(server, waiting[-1]):
                 waiting.pop()
             else:
                 time.sleep(0.01)

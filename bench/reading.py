@@ -70,9 +70,9 @@ def _wait_for_queues(group: BrokerGroup, lengths: str, layout: str, count: int) 
     """Wait until the queues have all messages: RocketMQ adds them later than it acknowledges them."""
     topics, queues = LAYOUTS[layout]
     names = SendShape(topic(lengths, layout), topics=topics).topic_names()
-    with connect(group.master.address, _DISPATCH_S) as sock:
+    with connect(group.master.address, _DISPATCH_S) as broker:
         wait_until(
-            lambda: sum(max_offset(sock, name, queue_id) for name in names for queue_id in range(queues)) >= count,
+            lambda: sum(max_offset(broker, name, queue_id) for name in names for queue_id in range(queues)) >= count,
             what=f"{count:,} messages in the queues",
             within_s=_DISPATCH_S,
             every_s=0.2,
@@ -97,8 +97,8 @@ def _raw_slave(bench: Bench, group: BrokerGroup, lengths: str, layout: str) -> F
     topics, queues = LAYOUTS[layout]
     first_topic = SendShape(topic(lengths, layout), topics=topics).topic_name(0)
     start = first_record_end(address, first_topic, queues)
-    with connect(address) as sock:
-        end = log_end(sock)
+    with connect(address) as broker:
+        end = log_end(broker)
     ha_address = f"127.0.0.1:{group.master.ha_port}"
     runs = [run_load("replicate", ha_address, start=start, end=end, seconds=30.0) for _ in range(bench.pace.replays)]
     runs.sort(key=lambda run: float(run["mb_per_s"]))

@@ -23,20 +23,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.inside import _MEMORY, _Driven
-from bench.probe import wait_for_port
+from bench.probe import has_route, wait_for_port
 from bench.servers import cpu_seconds
 from tandemq.boundary import LinkKind
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.load.wire.frames import SendFrames, SendShape
-from tandemq.load.wire.probe import create_topic_frame
+from tandemq.load.wire.probe import create_topic_request
 from tandemq.load.wire.responses import ResponseCounter
-from tandemq.load.wire.sockets import ask, connect
+from tandemq.load.wire.sockets import connect
 from tandemq.real.disk import RealDisk
 from tandemq.storage.recovery import open_store
 from tandemq.storage.store import Store, StoreConfig
 from tests.interop.java import wait_until
 from tests.interop.ours import OurBroker, OurNameServer
 
-_GET_ROUTEINFO = 105
 _QUEUES = 4
 _WINDOW = 500
 _WITHIN_S = 300.0
@@ -71,7 +71,7 @@ def build_store(path: Path, topics: int) -> None:
     broker = _Driven(path, auto_create_topic=False)
     broker.open(1, LinkKind.REMOTING)
     for name in shape.topic_names():
-        broker.turn([(1, create_topic_frame(name, _QUEUES))])
+        broker.turn([(1, encode_command(create_topic_request(name, _QUEUES)))])
     frames = SendFrames(shape, identity=1, wall_ms=broker.now.wall_ms, frames=topics * _QUEUES)
     for at in range(0, topics * _QUEUES, _WINDOW):
         count = min(_WINDOW, topics * _QUEUES - at)
@@ -84,12 +84,12 @@ def _send(address: str, topics: int, count: int) -> None:
     """Send messages to the queues in turn, and wait until all are acknowledged."""
     frames = SendFrames(_shape(topics), identity=os.getpid(), wall_ms=time.time_ns() // 1_000_000)
     responses = ResponseCounter()
-    with connect(address, 60) as sock:
+    with connect(address, 60) as broker:
         for at in range(0, count, _WINDOW):
-            sock.sendall(frames.take(min(_WINDOW, count - at), time.time_ns() // 1_000_000))
+            broker.write(frames.take(min(_WINDOW, count - at), time.time_ns() // 1_000_000))
             left = min(_WINDOW, count - at)
             while left:
-                done, good = responses.feed(sock.recv(1 << 18))
+                done, good = responses.feed(broker.socket.recv(1 << 18))
                 assert done == good, responses.first_refusal
                 left -= done
 
@@ -102,18 +102,14 @@ def restarts(store: Path, work: Path, topics: int, runs: int, late: int) -> Iter
     try:
         name_server.begin_start()
         wait_for_port(name_server.address, 60)
-        with connect(name_server.address, 60) as sock:
-
-            def has_route(name: str) -> bool:
-                return ask(sock, _GET_ROUTEINFO, {"topic": name}).code == 0
-
+        with connect(name_server.address, 60) as routes:
             for number in range(runs + 1):  # The first one is a start after a crash of the machine; it is not shown.
-                wait_until(lambda: not has_route(names[-1]), what="no route left", within_s=180)
+                wait_until(lambda: not has_route(routes, names[-1]), what="no route left", within_s=180)
                 began, began_wall = time.perf_counter(), time.time()
                 broker.begin_start()
                 waiting = list(names)
                 while waiting:
-                    if has_route(waiting[-1]):
+                    if has_route(routes, waiting[-1]):
                         waiting.pop()
                     else:
                         assert time.perf_counter() - began < _WITHIN_S, f"{len(waiting)} topics have no route"
@@ -155,7 +151,7 @@ def _fill_log(path: Path, shape: SendShape) -> StoreConfig:
     broker = _Driven(path, auto_create_topic=False)
     broker.open(1, LinkKind.REMOTING)
     for name in shape.topic_names():
-        broker.turn([(1, create_topic_frame(name, shape.queue_count))])
+        broker.turn([(1, encode_command(create_topic_request(name, shape.queue_count)))])
     frames = SendFrames(shape, identity=1, wall_ms=broker.now.wall_ms)
     while broker.node.store.log.end < _LOG_BYTES:
         broker.turn([(1, bytes(frames.take(_WINDOW, broker.now.wall_ms)))])

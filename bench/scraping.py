@@ -24,7 +24,6 @@ import argparse
 import gzip
 import math
 import re
-import socket
 import statistics
 import sys
 import threading
@@ -39,10 +38,15 @@ from bench.cells import OURS
 from bench.loads import LoadFailed, run_load
 from bench.servers import BrokerGroup, cpu_seconds
 from bench.setting import Bench, Figure, Pace
+from tandemq.client.connection import BlockingConnection
+from tandemq.client.core.requests import update_offset_request
 from tandemq.load.wire.frames import SendFrames, SendShape
 from tandemq.load.wire.probe import create_topic
 from tandemq.load.wire.responses import LoadError
-from tandemq.load.wire.sockets import ask, connect, exchange
+from tandemq.load.wire.sockets import connect
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+from tandemq.model.message import MessageQueue
 from tests.interop.java import free_port
 
 TOPICS, QUEUES, GROUPS = 100, 4, 20
@@ -54,9 +58,7 @@ SCRAPES = 2
 WINDOW_S = SCRAPES * INTERVAL_S
 PAIRS = 16
 _SETTLE_S, _SLACK = 2.0, 1.2
-_PEER_INFO = 7301
 _CONFIDENCE = 0.95
-_UPDATE_CONSUMER_OFFSET = 15
 _STORES = Path(__file__).resolve().parent.parent / "build" / "bench"
 
 
@@ -72,17 +74,18 @@ class Cost(NamedTuple):
 def fill(address: str) -> None:
     """Create the topics with one message each, and the groups by their offsets."""
     shape = SendShape("metered", queue_count=QUEUES, topics=TOPICS)
-    with connect(address, 60) as sock:
+    with connect(address, 60) as broker:
         for name in shape.topic_names():
-            create_topic(sock, name, QUEUES)
+            create_topic(broker, name, QUEUES)
             for group in range(GROUPS):
                 for queue in range(QUEUES):
-                    fields = {"consumerGroup": f"group-{group}", "topic": name, "queueId": queue, "commitOffset": 0}
-                    if ask(sock, _UPDATE_CONSUMER_OFFSET, fields).code != 0:
+                    commit = update_offset_request(f"group-{group}", MessageQueue(name, "", queue), 0)
+                    if broker.request(commit).code != 0:
                         raise LoadError(f"{name}: the offset of group-{group} was refused")
         frames = SendFrames(shape, identity=1, wall_ms=0, frames=TOPICS)
         for _ in range(TOPICS):
-            exchange(sock, bytes(frames.take(1, 0)))
+            broker.write(frames.take(1, 0))
+            broker.receive()
 
 
 def scrape(port: int) -> bytes:
@@ -211,12 +214,12 @@ def measure(group: BrokerGroup, port: int, pace: Pace, pairs: int) -> Scraped:
 
     thread = threading.Thread(target=load)
     thread.start()
-    with connect(group.master.address, 60) as sock:
-        end = _log_end(sock)
-        while _log_end(sock) == end and not is_over.wait(0.1):
+    with connect(group.master.address, 60) as broker:
+        end = _log_end(broker)
+        while _log_end(broker) == end and not is_over.wait(0.1):
             continue  # the generator begins
         while len(found) < pairs and not is_over.wait(_SETTLE_S if not found else 0):
-            one = _pair(group.master.pid, sock, port, pages, random)
+            one = _pair(group.master.pid, broker, port, pages, random)
             if not is_over.is_set() and min(window.bytes for window in one) > 0:
                 found.append(one)
     thread.join()
@@ -232,22 +235,22 @@ def measure(group: BrokerGroup, port: int, pace: Pace, pairs: int) -> Scraped:
     )
 
 
-def _pair(pid: int, sock: socket.socket, port: int, pages: list[bytes], random: Random) -> Pair:
+def _pair(pid: int, broker: BlockingConnection, port: int, pages: list[bytes], random: Random) -> Pair:
     """Measure a window without scrapes and one with them, in random order."""
     windows: dict[bool, Window] = {}
     for is_scraped in random.sample([False, True], 2):
-        began, cpu_s, end = time.perf_counter(), cpu_seconds(pid), _log_end(sock)
+        began, cpu_s, end = time.perf_counter(), cpu_seconds(pid), _log_end(broker)
         for number in range(SCRAPES):
             if is_scraped:
                 pages.append(scrape(port))
             time.sleep(max(0.0, began + (number + 1) * INTERVAL_S - time.perf_counter()))
-        windows[is_scraped] = Window(cpu_seconds(pid) - cpu_s, _log_end(sock) - end, time.perf_counter() - began)
+        windows[is_scraped] = Window(cpu_seconds(pid) - cpu_s, _log_end(broker) - end, time.perf_counter() - began)
     return Pair(windows[False], windows[True])
 
 
-def _log_end(sock: socket.socket) -> int:
+def _log_end(broker: BlockingConnection) -> int:
     """Return the end of the broker's log."""
-    return int(ask(sock, _PEER_INFO, {}).field("logEnd") or 0)
+    return int(broker.request(Command(RequestCode.TANDEM_PEER_INFO)).fields["logEnd"])
 
 
 def _at_rest_ms(pid: int, scrape_once: Callable[[], bytes]) -> float:

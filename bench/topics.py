@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.cells import JAVA, OURS
-from bench.probe import first_acknowledgement
+from bench.probe import first_acknowledgement, has_route
 from bench.servers import BrokerGroup, cpu_seconds
 from tandemq.client.aio.admin import Admin
 from tandemq.load.wire.frames import SendFrames, SendShape
 from tandemq.load.wire.probe import create_topic
 from tandemq.load.wire.responses import LoadError
-from tandemq.load.wire.sockets import ask, connect, exchange
+from tandemq.load.wire.sockets import connect
 
-_GET_ROUTEINFO = 105
 _TOPIC = "topic"
 _QUEUES = 4
 _ROUTES_S = 120.0
@@ -54,17 +53,18 @@ def _by_admin(group: BrokerGroup, names: list[str]) -> None:
 
 
 def _by_wire(group: BrokerGroup, names: list[str]) -> None:
-    with connect(group.master.address, 60) as sock:
+    with connect(group.master.address, 60) as broker:
         for name in names:
-            create_topic(sock, name, _QUEUES)
+            create_topic(broker, name, _QUEUES)
 
 
 def _by_send(group: BrokerGroup, names: list[str]) -> None:
     shape = SendShape(_TOPIC, queue_count=1, topics=len(names))
     frames = SendFrames(shape, identity=1, wall_ms=time.time_ns() // 1_000_000, frames=len(names))
-    with connect(group.master.address, 60) as sock:
+    with connect(group.master.address, 60) as broker:
         for name in names:
-            response = exchange(sock, bytes(frames.take(1, time.time_ns() // 1_000_000)))
+            broker.write(frames.take(1, time.time_ns() // 1_000_000))
+            response = broker.receive()
             if response.code != 0:
                 raise LoadError(f"{name}: code {response.code}: {response.remark}")
 
@@ -74,9 +74,9 @@ _WAYS: dict[str, Callable[[BrokerGroup, list[str]], None]] = {"admin": _by_admin
 
 def _wait_for_routes(group: BrokerGroup, names: list[str]) -> None:
     deadline = time.perf_counter() + _ROUTES_S
-    with connect(group.name_server.address, 60) as sock:
+    with connect(group.name_server.address, 60) as name_server:
         for name in names:
-            while ask(sock, _GET_ROUTEINFO, {"topic": name}).code != 0:
+            while not has_route(name_server, name):
                 if time.perf_counter() > deadline:
                     raise LoadError(f"{name} has no route after {_ROUTES_S:.0f} s")
                 time.sleep(0.005)

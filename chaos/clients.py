@@ -20,6 +20,7 @@ from chaos.world import Broker, World
 from tandemq import ConsumeFrom
 from tandemq.broker.features.transactions.loading import GROUP as TRANSACTION_GROUP
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.client.connection import try_request
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
@@ -27,7 +28,6 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendResult, SendStatus
 from tandemq.model.topic import HALF_TOPIC, retry_topic
-from tandemq.run.request import try_request
 
 TOPIC, CONSUMERS = "Chaos", "chaos"
 QUEUES = 4

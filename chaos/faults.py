@@ -9,10 +9,10 @@ from typing import Any
 
 from chaos.proxy import Behaviour
 from chaos.world import Broker, World
+from tandemq.client.connection import try_request
 from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
-from tandemq.run.request import try_request
 
 OBEYS_SECONDS = 20.0
 """Time limit for a configuration change to take effect."""

@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from tandemq.client.connection import BlockingConnection
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.run.request import BlockingConnection
 
 TOPIC = "ChaosStatic"
 QUEUES = 3

@@ -22,6 +22,7 @@ from typing import Any, Self
 from chaos.administrator import Administrator
 from chaos.proxy import Behaviour, Proxy, ProxyLoop
 from chaos.resources import Growth, Usage, usage
+from tandemq.client.connection import try_request
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.config.samples import ON_ANY_DISK
 from tandemq.coordination.registry.records import Mode
@@ -31,7 +32,6 @@ from tandemq.model.command import Command
 from tandemq.run.children import BrokerChild, Child, synced_slaves
 from tandemq.run.groups import configure
 from tandemq.run.ports import LOOPBACK, ReservedPorts, Setting
-from tandemq.run.request import try_request
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 GROUP, NEIGHBOUR = "broker-a", "broker-b"

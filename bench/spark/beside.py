@@ -222,8 +222,8 @@ class Beside:
 
     def _create_topics(self, name: str, queues: int) -> None:
         self._kafka.create_topic(name, queues)
-        with connect(self._group.master.address, _TOPIC_S) as sock:
-            create_topic(sock, name, queues)
+        with connect(self._group.master.address, _TOPIC_S) as broker:
+            create_topic(broker, name, queues)
 
     def _frames(self, shape: Shape, *, every_column: bool) -> dict[str, DataFrame]:
         topics = ",".join(shape.topics_of(0))

@@ -153,7 +153,7 @@ def test_load_keeps_its_window_and_compares_the_stream_with_the_acknowledgements
 
 def test_missing_server_is_exit_code_one_and_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["127.0.0.1:1", "1", "1", "0.1", "0"]) == 1
-    assert "nats_load: cannot connect to 127.0.0.1:1" in capsys.readouterr().err
+    assert "nats_load: no process answers at 127.0.0.1:1" in capsys.readouterr().err
 
 
 def test_cells_of_nats_are_sends_of_varied_messages() -> None:

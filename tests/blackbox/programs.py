@@ -15,13 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from uuid import uuid4
 
+from tandemq.client.connection import BlockingConnection
 from tandemq.codec.record.record import decode_messages
 from tandemq.codec.remoting.fastjson import loads
-from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config.samples import ON_ANY_DISK
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
@@ -181,28 +180,13 @@ class Program:
             return loads(caller.ask(RequestCode.GET_BROKER_HA_STATUS).body)
 
 
-class Caller:
-    """One blocking remoting connection."""
+class Caller(BlockingConnection):
+    """A connection to a port of this machine, with requests in short."""
 
-    def __init__(self, port: int, timeout_s: float = WAIT_S, *, tls: ssl.SSLContext | None = None) -> None:
-        self._sock = socket.create_connection(("127.0.0.1", port), timeout_s)
-        if tls is not None:
-            self._sock = tls.wrap_socket(self._sock, server_hostname="127.0.0.1")
-        self._decoder = FrameDecoder()
-        self._answers: list[Command] = []
-        self._opaque = 0
+    def __init__(self, port: int, seconds: float = WAIT_S, *, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(f"127.0.0.1:{port}", seconds=seconds, tls=tls)
         self._name = uuid4().hex[:16]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._sock.close()
+        self._count = 0
 
     def read_end(self) -> bytes:
         """What is read when the connection ends: nothing, if in order.
@@ -210,30 +194,24 @@ class Caller:
         Raises:
             ConnectionResetError: it was reset.
         """
-        return self._sock.recv(1)
+        return self.socket.recv(1)
 
     def tell(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> int:
-        self._opaque += 1
-        texts = {key: str(value) for key, value in (fields or {}).items()}
-        self._sock.sendall(encode_command(Command(code, self._opaque, fields=texts, body=body)))
-        return self._opaque
-
-    def next_answer(self) -> Command:
-        while not self._answers:
-            data = self._sock.recv(1 << 18)
-            if not data:
-                raise ConnectionError("closed by the broker")
-            self._answers += [decode_command(frame) for frame in self._decoder.feed(data)]
-        return self._answers.pop(0)
+        return self.begin(_command(code, fields, body))
 
     def ask(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Command:
-        opaque = self.tell(code, fields, body)
-        while (answer := self.next_answer()).opaque != opaque:
-            continue
-        return answer
+        return self.request(_command(code, fields, body))
 
     def tell_send(self, body: bytes, topic: str = "TopicA") -> int:
+        return self.begin(self._message(body, topic))
+
+    def send(self, body: bytes, topic: str = "TopicA") -> int:
+        """The status."""
+        return self.request(self._message(body, topic)).code
+
+    def _message(self, body: bytes, topic: str) -> Command:
         """With a key of its own, as every client gives one to a message."""
+        self._count += 1
         fields = {
             "a": "p",
             "b": topic,
@@ -243,17 +221,10 @@ class Caller:
             "f": 0,
             "g": 0,
             "h": 0,
-            "i": encode_properties({UNIQ_KEY: f"{self._name}{self._opaque}"}),
+            "i": encode_properties({UNIQ_KEY: f"{self._name}{self._count}"}),
             "j": 0,
         }
-        return self.tell(RequestCode.SEND_MESSAGE_V2, fields, body)
-
-    def send(self, body: bytes, topic: str = "TopicA") -> int:
-        """The status."""
-        opaque = self.tell_send(body, topic)
-        while (answer := self.next_answer()).opaque != opaque:
-            continue
-        return answer.code
+        return _command(RequestCode.SEND_MESSAGE_V2, fields, body)
 
     def read_all(self, topic: str = "TopicA") -> list[bytes]:
         """Bodies of everything in queue 0."""
@@ -265,6 +236,10 @@ class Caller:
                 return bodies
             bodies += [message.body for message in decode_messages(answer.body)]
             offset = int(answer.fields["nextBeginOffset"])
+
+
+def _command(code: int, fields: Mapping[str, object] | None, body: bytes) -> Command:
+    return Command(code, fields={key: str(value) for key, value in (fields or {}).items()}, body=body)
 
 
 class Proxy:

@@ -161,7 +161,7 @@ def codes_until(caller: Caller, request: int) -> list[int]:
     """Return the codes of the responses that come until that to a request, which is the last of them."""
     codes: list[int] = []
     while True:
-        command = caller.next_answer()
+        command = caller.receive()
         if command.is_response:
             codes.append(command.code)
             if command.opaque == request:

@@ -12,6 +12,7 @@ import pytest
 from lab.samples import tiny, tiny_name_server
 from tandemq import ConsumeFrom, Message
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.client.connection import try_request
 from tandemq.codec.record.record import read_message
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.config.settings import BrokerConfig
@@ -25,7 +26,6 @@ from tandemq.real.network.listening import bind, has_ipv6
 from tandemq.run import broker as run_broker
 from tandemq.run.broker import BrokerProcess
 from tandemq.run.nameserver import NameServerProcess
-from tandemq.run.request import try_request
 from tests.blackbox.in_process import running
 from tests.blackbox.programs import wait_until
 

@@ -15,6 +15,7 @@ from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.config import files
 from tandemq.config.settings import NameServerConfig
+from tandemq.errors import NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.real.disk import RealFile
@@ -74,7 +75,7 @@ def test_hanging_fsync_delays_who_waits_for_it_and_nobody_else(
             assert asked.code == ResponseCode.SUCCESS
         assert other.read_all()[-1] == b"waits"
         may_end.set()
-        answer = sender.next_answer()
+        answer = sender.receive()
         assert (answer.opaque, answer.code) == (opaque, ResponseCode.SUCCESS)
 
 
@@ -232,10 +233,10 @@ def test_broker_that_stops_tells_its_clients_and_refuses_new_connections(tmp_pat
         port = process.port
         process.close()
         for caller, opaque in ((consumer, held), (producer, late)):
-            answer = caller.next_answer()
+            answer = caller.receive()
             assert (answer.opaque, answer.code) == (opaque, ResponseCode.GO_AWAY)
             assert caller.read_end() == b""
-    with pytest.raises(ConnectionRefusedError):
+    with pytest.raises(NotConnected, match="refused"):
         Caller(port)
 
 
@@ -252,5 +253,5 @@ def test_name_server_that_stops_tells_its_clients(tmp_path: Path) -> None:
         thread.join()
         client.tell(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
         process.close()
-        assert client.next_answer().code == ResponseCode.GO_AWAY
+        assert client.receive().code == ResponseCode.GO_AWAY
         assert client.read_end() == b""

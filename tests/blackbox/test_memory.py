@@ -145,7 +145,7 @@ def test_log_that_many_slaves_do_not_take_costs_a_master_bounded_memory(start: S
     pid = master.process.pid
     with Caller(master.port) as other, contextlib.ExitStack() as strangers:
         opaques = [other.tell_send(bytes(60_000)) for _ in range(800)]
-        assert {other.next_answer().code for _ in opaques} == {ResponseCode.SUCCESS}
+        assert {other.receive().code for _ in opaques} == {ResponseCode.SUCCESS}
         before, most, socks = memory_kib(pid), 0, []
         for number in range(STRANGERS):
             sock = strangers.enter_context(_small_window(master.ha_port))
@@ -165,7 +165,7 @@ def test_tables_asked_for_at_once_on_many_connections_cost_a_broker_bounded_memo
     pid = broker.process.pid
     with Caller(broker.port) as other, contextlib.ExitStack() as strangers:
         opaques = [other.tell_send(b"", topic=f"Topic{number}-{'x' * 80}") for number in range(1_000)]
-        assert {other.next_answer().code for _ in opaques} == {ResponseCode.SUCCESS}
+        assert {other.receive().code for _ in opaques} == {ResponseCode.SUCCESS}
         before, most = memory_kib(pid), 0
         for _ in range(4):
             sock = strangers.enter_context(_small_window(broker.port))
@@ -175,7 +175,7 @@ def test_tables_asked_for_at_once_on_many_connections_cost_a_broker_bounded_memo
         assert most - before < SLACK_KIB, "one connection alone asked for 700 MiB"
     with Caller(broker.port) as patient:
         opaques = [patient.tell(RequestCode.GET_ALL_TOPIC_CONFIG) for _ in range(300)]
-        codes = {patient.next_answer().code for _ in opaques}
+        codes = {patient.receive().code for _ in opaques}
         assert ResponseCode.SUCCESS in codes
         assert codes <= {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
 

@@ -17,6 +17,7 @@ from tandemq.client.aio.admin import Admin
 from tandemq.client.aio.producer import Producer
 from tandemq.client.aio.pull_consumer import PullConsumer
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.client.connection import BlockingConnection
 from tandemq.client.core.settings import ConsumeFrom
 from tandemq.config.tls import ClientTls, read_client_tls
 from tandemq.errors import ConfigError, NetworkError
@@ -25,7 +26,6 @@ from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus
 from tandemq.registry import NodeMissing, Read, parse_address
 from tandemq.run.registry_session import RegistryClient
-from tandemq.run.request import connect
 from tests.blackbox.certificates import Authority
 from tests.blackbox.conftest import StartNameServer
 from tests.blackbox.pair import Start
@@ -111,7 +111,7 @@ def refusal(address: str, tls: ClientTls | bool) -> str:
 
 
 def blocking_refusal(address: str, tls: ClientTls | None) -> str:
-    with pytest.raises(NetworkError) as raised, connect(address, tls=tls) as opened:
+    with pytest.raises(NetworkError) as raised, BlockingConnection(address, tls=tls) as opened:
         opened.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
     return str(raised.value)
 
@@ -163,7 +163,7 @@ def test_each_refusal_is_one_line_that_says_why(
         (renamed, replace(trust, check_host=False)),
         (expired, ClientTls(verify=False)),
     ):
-        with connect(address, tls=tls) as opened:
+        with BlockingConnection(address, tls=tls) as opened:
             assert opened.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO)).code == ResponseCode.SUCCESS
 
 

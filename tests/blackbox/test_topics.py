@@ -5,6 +5,7 @@ import random
 import threading
 from contextlib import suppress
 
+from tandemq.errors import NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.blackbox.pair import Start
 from tests.blackbox.programs import Caller, Program
@@ -14,7 +15,7 @@ _TOPIC = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "defaultTopic": "T
 
 
 def _create_until_it_dies(broker: Program, prefix: str, answered: set[str], deleted: set[str]) -> None:
-    with suppress(OSError), Caller(broker.port) as caller:
+    with suppress(NetworkError), Caller(broker.port) as caller:
         for number in range(100_000):
             name = f"{prefix}-{number}"
             fields = {key: str(value) for key, value in _TOPIC.items()} | {"topic": name}

@@ -14,11 +14,11 @@ import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
 from tandemq.client.aio.admin import Admin
-from tandemq.client.blocking import LoopThread
+from tandemq.client.aio.loop_thread import LoopThread
+from tandemq.client.connection import try_request
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.children import ChildCluster
-from tandemq.run.request import try_request
 from tests.blackbox.programs import memory_kib
 from tests.browser.large import GROUPS, TOPICS, large_cluster, topic_name
 from tests.browser.served import ROOT, ServedConsole, Visitor

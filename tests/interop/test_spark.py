@@ -11,11 +11,11 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from tandemq.client.blocking import BlockingProducer
+from tandemq.client.connection import try_request
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus
-from tandemq.run.request import try_request
 from tandemq.spark.runtime.session import open_session
 from tests.interop.java import SERVER_VERSIONS, JavaBroker, JavaNameServer, wait_until
 from tests.interop.wire import wait_registered

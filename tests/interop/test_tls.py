@@ -15,13 +15,13 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.client.connection import BlockingConnection, try_request
 from tandemq.client.core.settings import ConsumeFrom
 from tandemq.config.tls import ClientTls
 from tandemq.errors import NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus
-from tandemq.run.request import connect, try_request
 from tests.blackbox.certificates import Authority
 from tests.blackbox.test_client_tls import replace_file
 from tests.blackbox.test_console_tls import Api, make_token
@@ -245,9 +245,9 @@ def test_our_client_works_with_a_java_broker_over_tls(version: str, tmp_path: Pa
                 found.add(message.body)
                 message.ack()
         assert found == set(bodies)
-        with pytest.raises(NetworkError), connect(broker.address) as plain:
+        with pytest.raises(NetworkError), BlockingConnection(broker.address) as plain:
             plain.request(Command(RequestCode.GET_BROKER_CONFIG))
         (tmp_path / "other").mkdir()
         foreign = ClientTls(ca_file=str(Authority(tmp_path / "other", "other").ca_file))
         with pytest.raises(NetworkError, match="not of a trusted authority"):
-            connect(broker.address, tls=foreign).__enter__()
+            BlockingConnection(broker.address, tls=foreign).__enter__()

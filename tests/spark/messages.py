@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from tandemq.client.aio.admin import Admin
 from tandemq.client.aio.producer import Producer
+from tandemq.client.connection import try_request
 from tandemq.client.producer.encoder import SendRequest
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import Message, MessageQueue, SendResult
-from tandemq.run.request import try_request
 
 
 def send(name_servers: str, messages: Sequence[Message], *, queue: MessageQueue | None = None) -> list[SendResult]:

@@ -6,13 +6,13 @@ import re
 import pytest
 from pyspark.sql import SparkSession
 
+from tandemq.client.connection import try_request
 from tandemq.errors import NetworkError, TandemError
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import ORDER_NAMESPACE
 from tandemq.run.local import LocalCluster
-from tandemq.run.request import try_request
 from tandemq.spark.runtime.causes import parse_error
 from tandemq.spark.sources.cluster.batch_reader import BatchReader
 from tandemq.spark.sources.cluster.options import source_options

@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tandemq.client.blocking import BlockingProducer
+from tandemq.client.connection import try_request
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, MessageQueue
 from tandemq.run.local import LocalCluster
-from tandemq.run.request import try_request
 from tandemq.spark.sources.cluster.options import TIMEOUT_MS
 from tandemq.spark.sources.cluster.resolve import WALK_MESSAGES
 from tests.blackbox.programs import wait_until

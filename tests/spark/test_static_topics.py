@@ -7,11 +7,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from tandemq.client.connection import try_request
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message
 from tandemq.run.local import LocalCluster
-from tandemq.run.request import try_request
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.jobs.replay import replay_to_topic
 from tests.spark.logs import LogWriter

@@ -13,7 +13,7 @@ import msgspec
 
 from lab.sim.checkers.deliveries import RECONSUME_MAX, Deliveries, records_in
 from lab.sim.checkers.model import TOPICS, BrokerQueue, ExpectedState
-from lab.sim.workload.raw_client import RawClient, RawConnection
+from lab.sim.workload.raw_client import RawClient
 from lab.sim.world.world import Violation, World
 from tandemq.codec.record.record import decode_message
 from tandemq.codec.remoting.fastjson import loads
@@ -101,10 +101,10 @@ class Consumer(RawClient):
         self.after(400, self._balance)
         self.after(3_000, self._commit_all)
 
-    def pushed(self, connection: RawConnection, command: Command) -> None:
+    def pushed(self, address: str, command: Command) -> None:
         """Handle a notification that members joined or left."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            self._ask_members(connection.address)
+            self._ask_members(address)
 
     # Membership.
 

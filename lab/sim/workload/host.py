@@ -6,6 +6,7 @@ Raw clients run all the time. An application may be killed or leave, and returns
 from random import Random
 
 from lab.sim.workload.application import Application
+from lab.sim.workload.malformed_peer import MalformedPeer
 from lab.sim.workload.raw_client import RawClient
 from lab.sim.world.disk import SimDisk
 from lab.sim.world.network import Network
@@ -16,7 +17,7 @@ from lab.sim.world.world import World
 class ClientHost:
     """A client's machine."""
 
-    def __init__(self, world: World, network: Network, ip: str, node: RawClient | Application) -> None:
+    def __init__(self, world: World, network: Network, ip: str, node: RawClient | MalformedPeer | Application) -> None:
         """A machine on which the client runs."""
         self.ip = ip
         self.name = node.name

@@ -7,11 +7,12 @@ It sends nothing that is a valid request of a client: without authentication bro
 """
 
 import json
+from collections.abc import Sequence
 from random import Random
 
-from lab.sim.workload.raw_client import RawClient
 from lab.sim.world.network import Network
-from tandemq.boundary import LinkKind
+from tandemq.boundary import Connect, Event, LinkKind, Now, Opened, Turn
+from tandemq.client.core.calls import Timers
 from tandemq.codec.ha import HELLO_MARK, REPORT, SlaveHello, encode_hello
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.command import Command
@@ -19,40 +20,49 @@ from tandemq.model.command import Command
 CODES = (0, 3, 9, 10, 11, 12, 14, 15, 29, 30, 31, 32, 33, 36, 41, 42, 103, 104, 105, 310, 320, 322, 7301, 65_535, -1)
 
 
-class MalformedPeer(RawClient):
-    """Connects to a random port, sends one thing, waits a while, disconnects."""
+class MalformedPeer:
+    """Connects to a random port, sends one thing, waits a while, disconnects. See `boundary.Node`."""
+
+    name = "stranger"
 
     def __init__(self, random: Random, network: Network) -> None:
         """`network`: lists the open ports."""
-        super().__init__("stranger", random, ())
+        self.random = random
         self._network = network
-        self.said = 0
+        self._timers = Timers()
+        self._timers.at(2_000, self._talk)
+        self._count = 0
+        self._out = Turn()
+        self._unsent: dict[int, bytes] = {}
+        """What to send on connections that are not open yet."""
 
-    def begin(self) -> None:
-        """Start to send."""
-        self.after(2_000, self._talk)
+    def turn(self, _received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
+        """See `boundary.Node`. Responses are ignored."""
+        for event in events:
+            if isinstance(event, Opened) and event.link in self._unsent:
+                self._out.send(event.link, self._unsent.pop(event.link))
+        self._timers.run(now)
+        out, self._out = self._out, Turn()
+        return out
 
-    def _talk(self) -> None:
+    def deadline_ms(self) -> int | None:
+        """See `boundary.Node`."""
+        return self._timers.next_ms()
+
+    def _talk(self, now: Now) -> None:
         ports = self._network.addresses()
         if ports:
             address, kind = self.random.choice(ports)
-            connection = self._connection_to(address)
-            data = self._words_for_replication() if kind is LinkKind.HA_MASTER else self._words()
-            if connection.is_open:
-                self._out.send(connection.link, data)
-            else:
-                connection.queued.append(data)
-            self.said += 1
-            self.after(self.random.randrange(100, 3_000), lambda: self._leave(connection.address))
-        self.after(self.random.randrange(400, 4_000), self._talk)
+            self._count += 1
+            link = -self._count
+            self._unsent[link] = self._words_for_replication() if kind is LinkKind.HA_MASTER else self._words()
+            self._out.connects.append(Connect(link, LinkKind.PEER, address))
+            self._timers.at(now.mono_ms + self.random.randrange(100, 3_000), lambda _: self._leave(link))
+        self._timers.at(now.mono_ms + self.random.randrange(400, 4_000), self._talk)
 
-    def _leave(self, address: str) -> None:
-        connection = self._connections.get(address)
-        if connection is not None:
-            self._out.closes.append((connection.link, "enough"))
-
-    def _take(self, link: int, data: bytes) -> None:
-        """Ignore responses."""
+    def _leave(self, link: int) -> None:
+        self._unsent.pop(link, None)
+        self._out.closes.append((link, "enough"))
 
     def _words(self) -> bytes:
         random = self.random

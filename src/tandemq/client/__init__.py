@@ -1,6 +1,7 @@
 """The client: producers, consumers and administration for TandemQ and RocketMQ brokers.
 
-    blocking                    BlockingProducer, BlockingConsumer: the asyncio client in a thread
+    blocking                    BlockingProducer, BlockingConsumer: the asyncio client in a thread (aio/loop_thread)
+    connection                  one blocking connection, for tools: commands, measurements, tests
     aio/                        Producer, PushConsumer, PullConsumer, Admin; sockets, clock, futures
     --------------------------- no asyncio and no time below this line
     node                        one client as a `boundary.Node`: builds the parts, runs a turn

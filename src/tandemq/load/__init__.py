@@ -20,7 +20,8 @@ because a saturated generator measures itself.
 `python -m tandemq.load` runs each kind in a process of its own and prints the result as JSON; `make bench` uses it for
 every broker in the same way.
 
-It uses sockets and clocks directly, and of this project only `errors` and `metrics`.
+Its hot loops use sockets and clocks directly, and make their frames themselves; single requests are those of
+`tandemq.client.connection`.
 """
 
 from tandemq.load.consume import ConsumeOptions, consume

@@ -15,12 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ConfigError
+from tandemq.errors import TandemError
 from tandemq.load import (
     ConsumeOptions,
     IdleOptions,
     LatencyOptions,
-    LoadError,
     LoadProgress,
     OnProgress,
     ProduceOptions,
@@ -196,7 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
         if getattr(args, "tls", ""):
             use_tls(ClientTls(**json.loads(args.tls)))
         sys.stdout.write(to_json(args.run(args, _print_progress if args.progress else None)) + "\n")
-    except (LoadError, ConfigError) as error:
+    except TandemError as error:
         sys.stderr.write(f"load: {error}\n")
         return 1
     return 0

@@ -186,7 +186,8 @@ def consume(options: ConsumeOptions, on_progress: OnProgress | None = None) -> C
     """Read the topic and return the rates.
 
     Raises:
-        LoadError: no connection, a refused pull, an empty topic, or a response that does not fit its request.
+        NotConnected: no connection.
+        LoadError: a refused pull, an empty topic, or a response that does not fit its request.
     """
     run = _Run(options, on_progress)
     try:

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tandemq.client.core.operations import request
 from tandemq.load.results.report import IdleResult, OnProgress, Ticker
 from tandemq.load.wire.responses import LoadError
-from tandemq.load.wire.sockets import ask, connect
+from tandemq.load.wire.sockets import connect
+from tandemq.model.codes import RequestCode
 from tandemq.real.descriptors import raise_limit
 
 _FILES_BESIDE = 64
@@ -33,7 +35,8 @@ def idle(
     """Open the connections, call `when_open`, keep them open for the given time, and return how many are still alive.
 
     Raises:
-        LoadError: a connection is refused, or this process may not open that many.
+        LoadError: this process may not open that many.
+        NetworkError: a connection is refused, or a request is not answered.
     """
     allowed = raise_limit(options.connections + _FILES_BESIDE)
     if allowed < options.connections + _FILES_BESIDE:
@@ -43,10 +46,10 @@ def idle(
     with contextlib.ExitStack() as stack:
         sockets: list[socket.socket] = []
         for _ in range(options.connections):
-            sock = stack.enter_context(connect(options.address, 30.0))
+            server = stack.enter_context(connect(options.address, 30.0))
             if options.topic:
-                ask(sock, 30, {"topic": options.topic, "queueId": 0, "committed": "true"})
-            sockets.append(sock)
+                server.request(request(RequestCode.GET_MAX_OFFSET, topic=options.topic, queueId=0, committed=True))
+            sockets.append(server.socket)
             now = time.perf_counter()
             if ticker.due(now):
                 ticker.report("connect", len(sockets), now)

@@ -193,11 +193,11 @@ class _Run:
         """Create the topic if needed, and return the ends of its queues."""
         options = self.options
         create_topics(options.address, options.shape)
-        with connect(options.address) as sock:
-            response = send_one(sock, options.shape)
+        with connect(options.address) as broker:
+            response = send_one(broker, options.shape)
             if response.code != 0:
                 raise LoadError(f"a send was refused with code {response.code}: {response.remark}")
-            return [max_offset(sock, options.topic, queue_id) for queue_id in range(options.queue_count)]
+            return [max_offset(broker, options.topic, queue_id) for queue_id in range(options.queue_count)]
 
     def receive(self, wait_s: float) -> None:
         """Wait up to `wait_s` (to the microsecond, which epoll alone cannot) and process what has arrived."""
@@ -283,7 +283,8 @@ def measure_latency(
     `when_open` is called when the first pulls have been sent.
 
     Raises:
-        LoadError: no connection, or a refusal.
+        NotConnected: no connection.
+        LoadError: a refusal.
     """
     run = _Run(options, on_progress)
     try:

@@ -294,7 +294,8 @@ def produce(options: ProduceOptions, on_progress: OnProgress | None = None) -> P
     """Put the load on the broker and return the acknowledged rates.
 
     Raises:
-        LoadError: no connection, a connection that breaks, or nothing but refusals.
+        NotConnected: no connection.
+        LoadError: a connection that breaks, or nothing but refusals.
     """
     run = (_TransactionRun if options.shape.half else _Run)(options, on_progress)
     try:

@@ -84,12 +84,14 @@ def replicate(options: ReplicateOptions, on_progress: OnProgress | None = None) 
     The measured time begins with the first bytes, so that a master's waits at the start do not count.
 
     Raises:
-        LoadError: no connection, the master closed it or stays silent, or the stream is not in order.
+        NotConnected: no connection.
+        LoadError: the master closed it or stays silent, or the stream is not in order.
     """
     ticker = Ticker(on_progress)
     transfers = _Transfers()
     buffer = memoryview(bytearray(_BUFFER_BYTES))
-    with connect(options.address) as sock:
+    with connect(options.address) as master:
+        sock = master.socket
         sock.settimeout(_SILENCE_S)
         sock.sendall(struct.pack(">q", options.start_offset))
         watch: Stopwatch | None = None

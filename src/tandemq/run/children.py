@@ -27,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from tandemq.client.connection import try_request
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.config.tls import ClientTls
 from tandemq.coordination.member.orders import MemberStage
@@ -37,7 +38,6 @@ from tandemq.model.command import Command
 from tandemq.run.groups import configure, has_registry
 from tandemq.run.local_tls import DIRECTORY_NAME, ClusterCertificates, make_certificates
 from tandemq.run.ports import LOOPBACK, ReservedPorts, Setting
-from tandemq.run.request import try_request
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 START_SECONDS = 60.0

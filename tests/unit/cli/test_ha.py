@@ -12,6 +12,7 @@ import pytest
 
 from tandemq import Message
 from tandemq.cli.ha import commands, queue_comparison
+from tandemq.cli.support.progress import ProgressLine
 from tandemq.client.blocking import BlockingProducer
 from tandemq.run.local import LocalCluster
 from tests.spec import spec
@@ -145,7 +146,7 @@ def test_comparison_can_start_after_a_difference(run: Run, pair: LocalCluster) -
     path = pair.broker(broker_id=1).store / "commitlog" / f"{0:020d}"
     with path.open("r+b") as file:
         file.write(b"X")
-    found = commands.compare(pair.address, pair.broker(broker_id=1).address, 1)
+    found = commands.compare(pair.address, pair.broker(broker_id=1).address, 1, ProgressLine("", silent=True))
     assert (found.start, found.differs_at) == (1, None)
 
 

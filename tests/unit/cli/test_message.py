@@ -14,10 +14,10 @@ import pytest
 
 from tandemq import ConsumeFrom, Message, Producer, PushConsumer
 from tandemq.cli.support.durations import parse_duration
+from tandemq.client.connection import BlockingConnection
 from tandemq.client.producer.encoder import SendRequest
 from tandemq.model.codes import ResponseCode
 from tandemq.run.local import LocalCluster
-from tandemq.run.request import connect
 from tests.unit.cli.conftest import Run
 
 RunJson = Callable[..., Any]
@@ -111,7 +111,7 @@ def test_message_that_cannot_be_decompressed_does_not_hide_others(
     run_json("message", "send", "Garbled", "before", "--key", "k")
     key = "0" * 32
     garbled = SendRequest("Garbled", b"no zlib", f"UNIQ_KEY\x01{key}\x02KEYS\x01k\x02", 1, 0, (key,))
-    with connect(cluster.broker("broker-a").address) as opened:
+    with BlockingConnection(cluster.broker("broker-a").address) as opened:
         answer = opened.request(garbled.command("g", "broker-a", 0, 0, 1))
     assert answer.code == ResponseCode.SUCCESS
     run_json("message", "send", "Garbled", "behind", "--key", "k")

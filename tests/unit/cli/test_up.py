@@ -19,13 +19,13 @@ import pytest
 from tandemq import ConsumeFrom, Message
 from tandemq.cli.up import ports_of
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.client.connection import try_request
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.config.tls import ClientTls
 from tandemq.groupdb.database import GroupDatabase
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.children import METRICS_PORT_DISTANCE
-from tandemq.run.request import try_request
 from tests.blackbox.certificates import Authority
 from tests.blackbox.programs import wait_until
 from tests.spec import spec

@@ -1,10 +1,10 @@
 """A static topic on running brokers, as `mqadmin updateStaticTopic` creates it."""
 
 from lab.sim.workload.static_topic_requests import segment, update_request
+from tandemq.client.connection import BlockingConnection, try_request
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.local import LocalCluster
-from tandemq.run.request import connect, try_request
 from tests.unit.broker.features.static_topics.wired import mapping_of
 
 REFUSAL = "is static, this client has no logical queues"
@@ -15,7 +15,7 @@ def create_static_topic(cluster: LocalCluster, topic: str, *names: str, queues: 
     """Create a static topic on the masters of broker groups, in queue 0 of each; return when name servers know it."""
     for number, name in enumerate(names):
         mapping = mapping_of(topic, name, {number: [segment(0, name, 0, 0)]}, total=len(names))
-        with connect(cluster.broker(name).address) as opened:
+        with BlockingConnection(cluster.broker(name).address) as opened:
             answer = opened.request(update_request(mapping, queues))
         assert answer.code == ResponseCode.SUCCESS, answer.remark
     for server in cluster.name_servers.split(";"):

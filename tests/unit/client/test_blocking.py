@@ -16,7 +16,8 @@ import pytest
 import uvloop
 
 from tandemq import ConsumeFrom, Message, MessageQueue, StoredMessage, TransactionProducer, TransactionState
-from tandemq.client.blocking import BlockingConsumer, BlockingProducer, BlockingTransactionProducer, LoopThread
+from tandemq.client.aio.loop_thread import LoopThread
+from tandemq.client.blocking import BlockingConsumer, BlockingProducer, BlockingTransactionProducer
 from tandemq.errors import ClosedError, ConfigError, LocalError, OutcomeUnknown, TandemError
 from tandemq.run.local import LocalCluster
 
@@ -67,7 +68,7 @@ def consuming(cluster: LocalCluster) -> BlockingConsumer:
 
 def test_interrupted_receive_takes_no_message(tandemq_broker: LocalCluster) -> None:
     with BlockingProducer(tandemq_broker.name_servers, group="p") as producer, consuming(tandemq_broker) as consumer:
-        receivers = consumer._consumer._receivers
+        receivers = consumer._inner._receivers
         for _ in range(3):
             with interrupted(lambda: receivers):
                 consumer.receive()
@@ -86,10 +87,20 @@ def test_message_that_was_taken_for_an_interrupted_call_is_delivered_at_once(tan
         producer.send(Message("T", b"x"))
         message = consumer.receive(30)
         assert message is not None
-        consumer._thread.call(_soon(lambda: consumer._return(message._message)))
+        consumer._thread.call(_soon(lambda: consumer._return(message._inner)))
         again = consumer.receive(30)
         assert again is not None and (again.body, again.reconsume_times) == (b"x", 0)
         again.ack()
+
+
+def test_consumer_subscribes_to_a_topic_later(tandemq_broker: LocalCluster) -> None:
+    ns = tandemq_broker.name_servers
+    with BlockingProducer(ns, group="p") as producer, BlockingConsumer(ns, group="g", consume_from=FIRST) as consumer:
+        producer.send(Message("T", b"x"))
+        consumer.subscribe("T")
+        message = consumer.receive(60)
+        assert message is not None and message.body == b"x"
+        message.ack()
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
@@ -104,7 +115,7 @@ def test_receive_that_is_interrupted_while_it_begins_loses_no_message(
         raise Interrupted
 
     with BlockingProducer(tandemq_broker.name_servers, group="p") as producer, consuming(tandemq_broker) as consumer:
-        receivers = consumer._consumer._receivers
+        receivers = consumer._inner._receivers
         with monkeypatch.context() as patch:
             patch.setattr(LoopThread, "begin", interrupted_begin)
             with pytest.raises(Interrupted):
@@ -145,7 +156,7 @@ def test_interrupted_constructor_and_close_leave_no_thread(tandemq_broker: Local
     until(lambda: not client_threads())
     producer = BlockingProducer(tandemq_broker.name_servers, group="p")
     producer.send(Message("T", b"x"))
-    core = producer._producer._core
+    core = producer._inner._core
     assert core is not None
     core.in_flight += 1  # close waits for it
     with interrupted(lambda: core._is_closed):
@@ -173,9 +184,9 @@ def test_send_in_flight_when_close_is_interrupted_has_an_unknown_outcome(
 ) -> None:
     producer = BlockingProducer(tandemq_broker.name_servers, group="p")
     producer.send(Message("T", b"x"))
-    core = producer._producer._core
+    core = producer._inner._core
     assert core is not None
-    monkeypatch.setattr(producer._producer._shell, "received", lambda *_: None)
+    monkeypatch.setattr(producer._inner._shell, "received", lambda *_: None)
     errors: list[Exception] = []
 
     def send() -> None:
@@ -227,7 +238,7 @@ def test_close_ends_the_calls_of_other_threads(tandemq_broker: LocalCluster) -> 
     threads += [threading.Thread(target=consumer.close) for _ in range(3)]
     for thread in threads[:3]:
         thread.start()
-    until(lambda: len(consumer._consumer._receivers) == 3)
+    until(lambda: len(consumer._inner._receivers) == 3)
     for thread in threads[3:]:
         thread.start()
     for thread in threads:

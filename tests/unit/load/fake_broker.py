@@ -75,7 +75,7 @@ class FakeBroker:
     def handle(self, connection: socket.socket, header: dict[str, Any], body: bytes) -> None:
         if self.keep_requests:
             self.requests.append(header)
-        fields, opaque = header["extFields"], header["opaque"]
+        fields, opaque = header.get("extFields", {}), header["opaque"]
         match header["code"]:
             case 310:
                 self.sends += 1

@@ -31,4 +31,4 @@ def test_varied_messages_of_several_topics_are_sent(capsys: pytest.CaptureFixtur
 
 def test_refused_connection_is_exit_code_one_and_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["consume", "127.0.0.1:1"]) == 1
-    assert "load: cannot connect to 127.0.0.1:1" in capsys.readouterr().err
+    assert "load: no process answers at 127.0.0.1:1" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tandemq.errors import NotConnected
 from tandemq.load import LoadError, ProduceOptions, SendShape, produce
 from tandemq.load.results.report import LoadProgress
 from tandemq.load.wire.frames import SendFrames
@@ -111,7 +112,7 @@ def test_refused_messages_are_counted_by_code_and_not_as_sent() -> None:
 def test_refused_connection_is_an_error() -> None:
     with FakeBroker().listener as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-    with pytest.raises(LoadError, match="cannot connect"):
+    with pytest.raises(NotConnected, match="no process answers"):
         produce(ProduceOptions(address, SendShape("t"), 1, 1, seconds=0.1))
 
 

@@ -102,6 +102,22 @@ async def offsets_of(admin: "Admin", name: str, *, hint: str = "") -> "dict[Mess
     return progress
 
 
+def progress_rows(progress: "dict[MessageQueue, ConsumeProgress]") -> list[dict[str, Any]]:
+    """Return a row for each queue of a group's progress."""
+    return [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "offset": at.consumer_offset,
+            "end": at.broker_offset,
+            "lag": at.lag,
+            "lastConsumed": time_text(at.last_ms),
+        }
+        for queue, at in progress.items()
+    ]
+
+
 async def _members(admin: "Admin", name: str) -> "GroupConnections | None":
     try:
         return await admin.connections(name)
@@ -140,18 +156,7 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
     async def requests(admin: "Admin") -> dict[str, Any]:
         progress = await offsets_of(admin, name)
         who = await _members(admin, name)
-        queues = [
-            {
-                "topic": queue.topic,
-                "broker": queue.broker_name,
-                "queue": queue.queue_id,
-                "end": at.broker_offset,
-                "offset": at.consumer_offset,
-                "lag": at.lag,
-                "lastConsumed": time_text(at.last_ms),
-            }
-            for queue, at in progress.items()
-        ]
+        queues = progress_rows(progress)
         members = (
             [{"client": one.client_id, "address": one.address, "language": one.language} for one in who.connections]
             if who

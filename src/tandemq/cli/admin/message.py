@@ -11,7 +11,7 @@ from tandemq.cli.admin.trace import trace
 from tandemq.cli.support.client_session import namesrv_option, quiet, with_admin
 from tandemq.cli.support.durations import parse_duration, parse_time
 from tandemq.cli.support.name_servers import explained
-from tandemq.cli.support.output import json_option, plain, show_json, show_rows, time_text
+from tandemq.cli.support.output import body_field, json_option, plain, show_json, show_rows, time_text
 from tandemq.cli.support.tls import client_tls
 from tandemq.errors import LocalError
 
@@ -289,10 +289,6 @@ def as_object(one: "StoredMessage") -> dict[str, Any]:
     A body that is not UTF-8 is given in hexadecimal digits; a body that cannot be decompressed is given as stored, with
     the reason as `fault`.
     """
-    try:
-        body = {"body": one.body.decode()}
-    except UnicodeDecodeError:
-        body = {"bodyHex": one.body.hex()}
     return {
         "topic": one.topic,
         "queue": one.queue_id,
@@ -307,7 +303,7 @@ def as_object(one: "StoredMessage") -> dict[str, Any]:
         "storeHost": one.store_host,
         "reconsumeTimes": one.reconsume_times,
         "properties": one.properties,
-        **body,
+        **body_field(one.body),
         **({"fault": one.fault} if one.fault else {}),
     }
 

@@ -4,15 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tandemq.cli.admin.group import LIST_HINT, offsets_of
+from tandemq.cli.admin.group import LIST_HINT, offsets_of, progress_rows
 from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.durations import parse_time
-from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
+from tandemq.cli.support.output import json_option, show_json, show_rows
 
 if TYPE_CHECKING:
-    from tandemq.client.admin.groups import ConsumeProgress, ResetTarget
+    from tandemq.client.admin.groups import ResetTarget
     from tandemq.client.aio.admin import Admin
-    from tandemq.model.message import MessageQueue
 
 FAR_FUTURE_MS = 1 << 52
 
@@ -30,26 +29,13 @@ def offset() -> None:
 def show(group: str, topic: str | None, name_servers: str, as_json: bool) -> None:
     """Show the offsets of GROUP."""
 
-    async def requests(admin: "Admin") -> "dict[MessageQueue, ConsumeProgress]":
+    async def requests(admin: "Admin") -> list[dict[str, Any]]:
         if topic is not None:
             await admin.topic_route(topic)  # raises if the topic does not exist
         progress = await offsets_of(admin, group)
-        return {queue: at for queue, at in progress.items() if topic in (None, queue.topic)}
+        return progress_rows({queue: at for queue, at in progress.items() if topic in (None, queue.topic)})
 
-    found = with_admin(name_servers, requests)
-    rows = [
-        {
-            "topic": queue.topic,
-            "broker": queue.broker_name,
-            "queue": queue.queue_id,
-            "offset": at.consumer_offset,
-            "end": at.broker_offset,
-            "lag": at.lag,
-            "lastConsumed": time_text(at.last_ms),
-        }
-        for queue, at in found.items()
-    ]
-    show_rows(rows, as_json=as_json, empty="no offsets")
+    show_rows(with_admin(name_servers, requests), as_json=as_json, empty="no offsets")
 
 
 @offset.command()

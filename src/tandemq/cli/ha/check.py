@@ -8,8 +8,7 @@ import click
 from tandemq.cli.ha.health import faults_of, outages_of, verdict
 from tandemq.cli.ha.nagios import ClusterFaults, LagLimits, PluginState, plugin_line, unknown_line
 from tandemq.cli.ha.status import group_rows
-from tandemq.cli.support.client_session import namesrv_option
-from tandemq.cli.support.members import Group, address_option, groups_of, registry_option, required_at
+from tandemq.cli.support.members import Group, GroupSearch, search_options
 from tandemq.cli.support.output import json_option, show_json
 from tandemq.errors import ConfigError, LocalError, TandemError
 
@@ -33,18 +32,14 @@ EXIT_FAULTS = 3
     metavar="BYTES",
     help="With --nagios: CRITICAL if a slave is further behind.",
 )
-@address_option
-@registry_option
-@namesrv_option
+@search_options
 @json_option
 def check(
     broker: str | None,
     nagios: bool,
     warning_lag: int | None,
     critical_lag: int | None,
-    addresses: tuple[str, ...],
-    registry: str | None,
-    name_servers: str,
+    search: GroupSearch,
     as_json: bool,
 ) -> int:
     """Check the health of every group and print one line, for scripts.
@@ -67,7 +62,7 @@ def check(
     limits = LagLimits(warning_lag, critical_lag)
     _check_usage(limits, nagios=nagios, as_json=as_json)
     try:
-        found, groups = _find(name_servers, registry, broker, addresses)
+        found, groups = _find(search, broker)
     except TandemError as error:
         if not nagios:
             raise
@@ -89,16 +84,14 @@ def _check_usage(limits: LagLimits, *, nagios: bool, as_json: bool) -> None:
         raise click.UsageError("--warning-lag is above --critical-lag")
 
 
-def _find(
-    name_servers: str, registry: str | None, broker: str | None, addresses: tuple[str, ...]
-) -> tuple[ClusterFaults, list[Group]]:
+def _find(search: GroupSearch, broker: str | None) -> tuple[ClusterFaults, list[Group]]:
     """Return the faults of all groups, and the groups. A group that is not found is an outage of its own.
 
     Raises:
         TandemError: nothing answers, or the options are wrong.
     """
     try:
-        groups = groups_of(name_servers, registry, broker, required_at(addresses, broker))
+        groups = search.groups(broker)
     except ConfigError:
         raise
     except LocalError as error:

@@ -5,9 +5,7 @@ up to the end of the shorter log, and bisects a range that differs to find the f
 where the queues begin and end (`queue_comparison`).
 """
 
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,9 +17,9 @@ from tandemq.cli.ha.config import config
 from tandemq.cli.ha.roles import force_master, history, switch
 from tandemq.cli.ha.scrub import scrub, try_log_health
 from tandemq.cli.ha.status import status
-from tandemq.cli.support.client_session import namesrv_option
-from tandemq.cli.support.members import FoundBroker, address_option, groups_of, registry_option, required_at
+from tandemq.cli.support.members import FoundBroker, GroupSearch, search_options
 from tandemq.cli.support.output import json_option, plain, show_json, show_rows
+from tandemq.cli.support.progress import ProgressLine
 from tandemq.cli.support.tls import client_tls
 from tandemq.errors import RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
 EXIT_FAULTS = 3
 CHUNK_BYTES = 1 << 20
-REPORT_EVERY_S = 0.5
 
 
 @click.group()
@@ -49,24 +46,21 @@ for _command in (check, config, force_master, history, scrub, status, switch):
 @ha.command()
 @click.option("--broker", help="Only this broker group.")
 @click.option("--from", "start", type=click.IntRange(0), default=0, help="Log offset to start at.")
-@address_option
-@registry_option
-@namesrv_option
+@search_options
 @json_option
-def verify(
-    broker: str | None, start: int, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
-) -> None:
+def verify(broker: str | None, start: int, search: GroupSearch, as_json: bool) -> None:
     """Compare the logs and the queues of every master and its slaves while they run.
 
     Exit code 3 if they differ or are damaged.
     """
     rows, differences = [], []
-    for group in groups_of(name_servers, registry, broker, required_at(addresses, broker)):
+    for group in search.groups(broker):
         first, *others = group.members
         if not others:
             rows.append(_row([first], None))
         for other in others:
-            found = compare(first.address, other.address, start, _quiet if as_json else _progress(group.name))
+            progress = ProgressLine(group.name, silent=as_json, is_brief=True)
+            found = compare(first.address, other.address, start, progress)
             rows.append(_row([first, other], found))
             differences += [_difference_row(one, [first, other]) for one in found.queues.differences]
     if as_json:
@@ -122,30 +116,6 @@ def _damaged(members: Sequence[FoundBroker]) -> int:
     return sum(len(found["damaged"]) for member in members if (found := try_log_health(member.address)) is not None)
 
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes compared and the bytes to compare."""
-
-
-def _quiet(_done: int, _total: int) -> None:
-    """Print nothing."""
-
-
-def _progress(name: str) -> Progress:
-    began = last = time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if sys.stderr.isatty() and (now - last > REPORT_EVERY_S or done == total):
-            last = now
-            speed = done / 1e6 / max(now - began, 1e-9)
-            share = 100 * done // max(total, 1)
-            end = "\n" if done == total else ""
-            click.echo(f"\r{name}: {share} % of {total / 1e6:,.0f} MB, {speed:,.0f} MB/s{end}", nl=False, err=True)
-
-    return show
-
-
 @dataclass(frozen=True, slots=True)
 class ReplicaComparison:
     """The range of both logs, the log offset of the first byte that differs (None: all are equal), and the queues."""
@@ -156,25 +126,25 @@ class ReplicaComparison:
     queues: "ComparedQueues"
 
 
-def compare(first: str, second: str, start: int, progress: Progress = _quiet) -> ReplicaComparison:
+def compare(first: str, second: str, start: int, progress: ProgressLine) -> ReplicaComparison:
     """Compare the logs of two running TandemQ brokers, from log offset `start`, and their queues.
 
     Args:
         first: address of the master, or of the member to compare with.
         second: address of its slave.
         start: log offset.
-        progress: is called while the logs are compared.
+        progress: shows the bytes compared.
 
     Raises:
         NetworkError: a broker does not answer.
         RemoteError: a broker is not TandemQ.
     """
     from tandemq.cli.ha.queue_comparison import compare_queues  # noqa: PLC0415
-    from tandemq.run.request import connect  # noqa: PLC0415
+    from tandemq.client.connection import BlockingConnection  # noqa: PLC0415
 
     with ExitStack() as stack:
         tls = client_tls()
-        master, slave = (stack.enter_context(connect(address, tls=tls)) for address in (first, second))
+        master, slave = (stack.enter_context(BlockingConnection(address, tls=tls)) for address in (first, second))
         one, other = _Log(master), _Log(slave)
         a, b = one.digest(0, 0), other.digest(0, 0)
         begin, end = max(start, a.log_start, b.log_start), min(a.log_end, b.log_end)

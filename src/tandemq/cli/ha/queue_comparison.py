@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tandemq.client.admin.cluster import numbers, queue_table
+from tandemq.client.connection import BlockingConnection
 from tandemq.client.core.operations import checked, json_object
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
-from tandemq.run.request import BlockingConnection
 
 PATIENCE_S = 30.0
 """Time for queues to agree while they change: a slave without a registry copies new topics every few seconds."""

@@ -11,16 +11,13 @@ from typing import Any
 
 import click
 
-from tandemq.cli.support.client_session import namesrv_option
 from tandemq.cli.support.members import (
     FoundBroker,
     Group,
-    address_option,
+    GroupSearch,
     ask_broker,
     ask_json,
-    groups_of,
-    registry_option,
-    required_at,
+    search_options,
 )
 from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
 from tandemq.errors import ConfigError, LocalError, NetworkError, OutcomeUnknown, RemoteError
@@ -36,16 +33,16 @@ POLL_SECONDS = 0.02
 broker_option = click.option("--broker", help="Broker group; not needed with --address.")
 
 
-def _group(name: str | None, addresses: tuple[str, ...], name_servers: str, registry: str | None) -> Group:
+def _group(name: str | None, search: GroupSearch) -> Group:
     """Return the group whose roles to change.
 
     Raises:
         LocalError: the group is unknown, or no broker of it answers.
         ConfigError: no group or several groups are named, or its roles are fixed by settings.
     """
-    if name is None and not addresses:
+    if name is None and not search.addresses:
         raise ConfigError("no group is given", hint="name it with --broker, or one of its brokers with --address")
-    groups = groups_of(name_servers, registry, name, required_at(addresses, name))
+    groups = search.groups(name)
     if len(groups) > 1:
         names = ", ".join(group.name for group in groups)
         raise ConfigError(f"these addresses belong to several groups: {names}", hint="name one of them with --broker")
@@ -81,19 +78,15 @@ def _order(member: FoundBroker, code: RequestCode, *, seconds: float = COMMAND_S
 @click.command()
 @broker_option
 @click.option("--to", "target", required=True, type=int, help="Broker id of the new master.")
-@address_option
-@registry_option
-@namesrv_option
+@search_options
 @json_option
-def switch(
-    broker: str | None, target: int, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
-) -> None:
+def switch(broker: str | None, target: int, search: GroupSearch, as_json: bool) -> None:
     """Make another member of a group the master, and wait until it accepts messages.
 
     No message is lost, and sends that clients retry succeed. Refused, with the reason, while the target is not in sync.
     In slave-consume the configured master returns at the next start: change it with ha config, too.
     """
-    group = _group(broker, addresses, name_servers, registry)
+    group = _group(broker, search)
     master = group.master
     if master is None:
         raise LocalError(
@@ -131,26 +124,16 @@ def _serves(group: Group, target: int) -> bool:
 @broker_option
 @click.option("--id", "broker_id", required=True, type=int, help="Broker id of the member that is to serve.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@address_option
-@registry_option
-@namesrv_option
+@search_options
 @json_option
-def force_master(
-    broker: str | None,
-    broker_id: int,
-    yes: bool,
-    addresses: tuple[str, ...],
-    registry: str | None,
-    name_servers: str,
-    as_json: bool,
-) -> None:
+def force_master(broker: str | None, broker_id: int, yes: bool, search: GroupSearch, as_json: bool) -> None:
     """Force a member to serve in place of one that is lost for good, although messages may be lost.
 
     Also decides which member's log counts when the registry has an older record than members have seen.
 
     First shows what may be lost or delivered twice. Make sure that the other broker is stopped, not only unreachable.
     """
-    group = _group(broker, addresses, name_servers, registry)
+    group = _group(broker, search)
     member = group.member(broker_id)
     price = _order(member, RequestCode.TANDEM_FORCE_MASTER, preview="true")
     if not yes:
@@ -171,20 +154,11 @@ def force_master(
 @click.command()
 @broker_option
 @click.option("--count", type=click.IntRange(1), help="Only the last N entries.")
-@address_option
-@registry_option
-@namesrv_option
+@search_options
 @json_option
-def history(
-    broker: str | None,
-    count: int | None,
-    addresses: tuple[str, ...],
-    registry: str | None,
-    name_servers: str,
-    as_json: bool,
-) -> None:
+def history(broker: str | None, count: int | None, search: GroupSearch, as_json: bool) -> None:
     """Show past changes of a group's roles as recorded by its brokers: oldest first, equal entries merged."""
-    group = _group(broker, addresses, name_servers, registry)
+    group = _group(broker, search)
     entries = merged(
         (found.broker_id, found.failover["timeline"])
         for found in group.members

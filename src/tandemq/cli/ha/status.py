@@ -11,16 +11,15 @@ import click
 
 from tandemq.cli.ha.health import faults_of, registry_problem, verdict
 from tandemq.cli.ha.scrub import damage_rows, health_columns, show_damages, try_log_health
-from tandemq.cli.support.client_session import namesrv_option
 from tandemq.cli.support.members import (
     FoundBroker,
     Group,
-    address_option,
+    GroupSearch,
     ask_broker,
     ask_json,
     asked_at,
     groups_of,
-    registry_option,
+    search_options,
 )
 from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
 from tandemq.coordination.lease import CHECKS, LEASE_MS
@@ -32,22 +31,18 @@ EXIT_FAILED = 1
 
 @click.command()
 @click.option("--broker", help="Only this broker group.")
-@address_option
-@registry_option
-@namesrv_option
+@search_options
 @json_option
-def status(
-    broker: str | None, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
-) -> int:
+def status(broker: str | None, search: GroupSearch, as_json: bool) -> int:
     """Show roles, permissions with reasons, log ends, lag, both ends of each replication connection, and log damage.
 
     The first line is the verdict of `tandemq ha check`; it does not affect the exit code. Exit code 1: no broker was
     found, or a broker given with --address does not answer.
     """
-    asked = asked_at(addresses)
-    if asked or not addresses:
-        _show(groups_of(name_servers, registry, broker, asked), as_json=as_json)
-    return EXIT_FAILED if len(asked) < len(addresses) else 0
+    asked = asked_at(search.addresses)
+    if asked or not search.addresses:
+        _show(groups_of(search.name_servers, search.registry, broker, asked), as_json=as_json)
+    return EXIT_FAILED if len(asked) < len(search.addresses) else 0
 
 
 def _show(groups: list[Group], *, as_json: bool) -> None:

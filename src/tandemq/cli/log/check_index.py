@@ -175,9 +175,8 @@ def check_index(
     for batch in _batches(records):
         keys: list[tuple[str, bytes, int]] = []
         for record in batch:
-            if record.sys_flag & _TRANSACTION_BITS != _ROLLBACK:
-                topic = record.topic.decode("utf-8", "replace")
-                keys += [(topic, key, record.log_offset) for key in record_keys(record.properties)]
+            topic = record.topic.decode("utf-8", "replace")
+            keys += [(topic, key, record.log_offset) for key in indexed_keys(record)]
             position = record.log_offset + record.size
         index.take(keys, position, log_start)
         progress(position)
@@ -185,6 +184,11 @@ def check_index(
     if not index.exists:
         found.notes.append("there is no index")
     return found
+
+
+def indexed_keys(record: Record) -> list[bytes]:
+    """Return the keys by which a record is in the index."""
+    return [] if record.sys_flag & _TRANSACTION_BITS == _ROLLBACK else record_keys(record.properties)
 
 
 def _lies_in(log_offset: int, ranges: list[tuple[int, int]]) -> bool:

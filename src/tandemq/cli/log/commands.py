@@ -1,7 +1,6 @@
 """`tandemq log`: offline tools for a store directory (verify, dump, rebuild-index)."""
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tandemq.cli.support.output import json_option, show_facts, show_json, time_text
+from tandemq.cli.support.output import body_field, json_option, show_facts, show_json, time_text
 from tandemq.cli.support.paths import LocalPath
+from tandemq.cli.support.progress import ProgressLine
 from tandemq.errors import StoreError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tandemq.codec.record.record import Record
 
 EXIT_FAULTS = 3
-REPORT_EVERY_S = 0.5
 store_argument = click.argument("store", type=LocalPath(exists=True, file_okay=False, path_type=Path))
 
 
@@ -40,25 +39,6 @@ def log() -> None:
 
     No broker is needed. STORE is the storePathRootDir of a broker.
     """
-
-
-class _Progress:
-    """Progress as one updated line on a terminal; nothing elsewhere."""
-
-    def __init__(self, what: str, *, silent: bool) -> None:
-        self._what = what
-        self._silent = silent or not sys.stderr.isatty()
-        self._began = self._last = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if self._silent or (now - self._last < REPORT_EVERY_S and done < total):
-            return
-        self._last = now
-        speed = done / 1e6 / max(now - self._began, 1e-9)
-        share = 100 * done // max(total, 1)
-        end = "\n" if done >= total else ""
-        click.echo(f"\r{self._what}: {share} % of {total / 1e6:,.0f} MB, {speed:,.0f} MB/s{end}", nl=False, err=True)
 
 
 # verify
@@ -87,7 +67,10 @@ def verify(store: Path, jobs: int | None, queues: bool, derived: bool, slots: in
     asked = (settings_of(store), QueueComparison()) if queues else None
     reports = []
     for report in check(
-        segments, jobs=jobs or os.cpu_count() or 1, progress=_Progress("verify", silent=as_json), queues=asked
+        segments,
+        jobs=jobs or os.cpu_count() or 1,
+        progress=ProgressLine("verify", silent=as_json, is_brief=True),
+        queues=asked,
     ):
         reports.append(report)
         if not as_json:
@@ -171,7 +154,7 @@ def _check_index(
     from tandemq.cli.log.check_index import check_index  # noqa: PLC0415  # see verify
 
     start, total = segments[0].start, segments[-1].end - segments[0].start
-    progress = _Progress("index", silent=silent)
+    progress = ProgressLine("index", silent=silent, is_brief=True)
     with closing(_Reader(segments)) as read:
         records = (record for record, _ in _walked(read, segments, None, silent=True))
         found = check_index(
@@ -332,12 +315,7 @@ def _describe(record: "Record", window: bytes, *, with_body: bool) -> dict[str, 
         "properties": properties,
         "bodyBytes": len(raw),
     }
-    if with_body:
-        try:
-            found["body"] = raw.decode()
-        except UnicodeDecodeError:
-            found["bodyHex"] = raw.hex()
-    return found
+    return found | body_field(raw) if with_body else found
 
 
 def _print_record(found: dict[str, Any]) -> None:
@@ -372,7 +350,8 @@ def rebuild_index(store: Path, slots: int, entries: int, as_json: bool) -> None:
     disk.lock()
     try:
         segments = segments_of(store)
-        records, keys, files = _rebuild(disk, segments, slots, entries, _Progress("rebuild-index", silent=as_json))
+        progress = ProgressLine("rebuild-index", silent=as_json, is_brief=True)
+        records, keys, files = _rebuild(disk, segments, slots, entries, progress)
     finally:
         disk.unlock()
     seconds = round(time.monotonic() - began, 3)
@@ -380,6 +359,7 @@ def rebuild_index(store: Path, slots: int, entries: int, as_json: bool) -> None:
 
 
 def _rebuild(disk: Any, segments: "list[Segment]", slots: int, entries: int, progress: Any) -> tuple[int, int, int]:
+    from tandemq.cli.log.check_index import indexed_keys  # noqa: PLC0415
     from tandemq.engine import KEY_ROW, key_hash  # noqa: PLC0415
     from tandemq.real.disk import RealDisk  # noqa: PLC0415
     from tandemq.storage.key_index import PENDING_MAX, KeyIndex  # noqa: PLC0415
@@ -392,7 +372,7 @@ def _rebuild(disk: Any, segments: "list[Segment]", slots: int, entries: int, pro
     for record, _ in _records(segments, None):
         records += 1
         topic = record.topic.decode("utf-8", "replace")
-        for key in _keys_of(record):
+        for key in indexed_keys(record):
             index.pending += KEY_ROW.pack(key_hash(topic, key), record.log_offset, record.store_ms)
             keys += 1
         if index.waiting >= PENDING_MAX:
@@ -411,12 +391,3 @@ def _rebuild(disk: Any, segments: "list[Segment]", slots: int, entries: int, pro
     disk.remove("index.old")
     disk.remove("index.new")
     return records, keys, files
-
-
-def _keys_of(record: "Record") -> list[bytes]:
-    from tandemq.codec.record.record import record_keys  # noqa: PLC0415
-    from tandemq.model.message import SysFlag  # noqa: PLC0415
-
-    if record.sys_flag & 0xC == SysFlag.TRANSACTION_ROLLBACK:
-        return []
-    return record_keys(record.properties)

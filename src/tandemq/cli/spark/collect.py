@@ -11,9 +11,10 @@ from tandemq.cli.spark.parameters import (
     filling_options,
     new_lake_argument,
 )
-from tandemq.cli.spark.session import StatusLine, run_into_lake
+from tandemq.cli.spark.session import run_into_lake
 from tandemq.cli.support.client_session import name_servers_option
 from tandemq.cli.support.output import show_facts
+from tandemq.cli.support.progress import StatusLine
 from tandemq.cli.support.tls import spark_tls
 
 ALLOW_LOSS = {"failOnDataLoss=false continues without them": "--allow-loss continues without them"}

@@ -2,22 +2,21 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tandemq.cli.spark.session import ProgressLine, spark_session
+from tandemq.cli.spark.session import spark_session
+from tandemq.cli.support.gathered import Command, gathered
 from tandemq.cli.support.output import json_option
 from tandemq.cli.support.paths import LakePath, LocalPath, lake_location, lake_locations, storage_option
+from tandemq.cli.support.progress import ProgressLine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tandemq.spark.runtime.location import Location
-
-Command = Callable[..., Any]
 
 EXISTING = LakePath(exists=True, file_okay=False, path_type=Path)
 """A directory with a lake or a log, or its URL."""
@@ -93,7 +92,7 @@ class FillingOptions(NamedTuple):
 
 def common_options(command: Command) -> Command:
     """Add --storage-option, --master, --conf and --json; the command gets them as `common`."""
-    return storage_option(_master(_conf(json_option(_gathered(command, "common", CommonOptions)))))
+    return storage_option(_master(_conf(json_option(gathered(command, "common", CommonOptions)))))
 
 
 def filling_options(what: str, batch: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -109,18 +108,7 @@ def filling_options(what: str, batch: Callable[[Command], Command]) -> Callable[
     )
 
     def decorate(command: Command) -> Command:
-        gathered = _gathered(command, "filling", FillingOptions)
-        return _checkpoint(follow(_every(batch(_vacuum(allow_loss(gathered))))))
+        own = gathered(command, "filling", FillingOptions)
+        return _checkpoint(follow(_every(batch(_vacuum(allow_loss(own))))))
 
     return decorate
-
-
-def _gathered(command: Command, name: str, kind: type[CommonOptions] | type[FillingOptions]) -> Command:
-    """Return a command that passes the values of some options as one argument."""
-
-    @wraps(command)
-    def run(**values: Any) -> Any:
-        own = {field: values.pop(field) for field in kind._fields}
-        return command(**values, **{name: kind(**own)})
-
-    return run

@@ -2,9 +2,8 @@
 
 import logging
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from tandemq.spark.jobs.archive import Archive
     from tandemq.spark.jobs.collect import Collect
 
-REPORT_EVERY_S = 0.5
-LINE_EVERY_S = 10.0
 NAME_CHARACTERS_MAX = 300
 
 
@@ -126,40 +123,3 @@ def run_into_lake(job: "Archive | Collect", session: "SparkSession") -> dict[str
     facts = asdict(job.done) | {"seconds": round(time.monotonic() - began, 3)}
     del facts["commit_error"]
     return facts
-
-
-class StatusLine:
-    """One updated line on a terminal, a line every few seconds elsewhere, nothing with --json."""
-
-    def __init__(self, *, silent: bool) -> None:
-        self._silent = silent
-        self._is_terminal = sys.stderr.isatty()
-        self._last = time.monotonic()
-
-    def show(self, text: Callable[[], str], *, is_last: bool = False) -> None:
-        """Show a text, if it is time to, or the last one."""
-        now = time.monotonic()
-        if self._silent or (now - self._last < (REPORT_EVERY_S if self._is_terminal else LINE_EVERY_S) and not is_last):
-            return
-        self._last = now
-        start, has_end = "\r" if self._is_terminal else "", is_last or not self._is_terminal
-        click.echo(f"{start}{text()}", nl=has_end, err=True)
-
-
-class ProgressLine:
-    """Progress of a job over bytes of log."""
-
-    def __init__(self, what: str, *, silent: bool) -> None:
-        """`what`: first word of the lines."""
-        self._what = what
-        self._line = StatusLine(silent=silent)
-        self._began = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        """Show the bytes done and the bytes in total."""
-
-        def text() -> str:
-            speed = done / 1e6 / max(time.monotonic() - self._began, 1e-9)
-            return f"{self._what}: {100 * done // max(total, 1)} % of {total / 1e6:,.0f} MB, {speed:,.0f} MB/s"
-
-        self._line.show(text, is_last=done >= total)

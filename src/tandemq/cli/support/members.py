@@ -10,27 +10,18 @@ broker is registered does not identify the member: with elected masters, id 0 is
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from tandemq.cli.support import registries
-from tandemq.cli.support.client_session import quiet
+from tandemq.cli.support.client_session import namesrv_option, quiet
+from tandemq.cli.support.gathered import Command, gathered
 from tandemq.cli.support.name_servers import registered_brokers
 from tandemq.cli.support.tls import client_tls
 from tandemq.errors import ConfigError, LocalError, NetworkError, NotConnected, RemoteError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 
-registry_option = registries.registry_option(
-    "Also find members in this registry: zookeeper://host:2181,host:2181 or namesrv://host:9876."
-)
-address_option = click.option(
-    "--address",
-    "addresses",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="Query this broker directly, and only its group; repeatable.",
-)
 NORMAL_SECONDS = 3.0
 PORT_MAX = 65_535
 ASK_THEM = (
@@ -120,10 +111,10 @@ def ask_broker(
     address: str, code: RequestCode, fields: dict[str, str] | None = None, *, seconds: float = NORMAL_SECONDS
 ) -> Any:
     """Send one request and return the response, whatever its code. Raises NetworkError."""
+    from tandemq.client.connection import BlockingConnection  # noqa: PLC0415
     from tandemq.model.command import Command  # noqa: PLC0415  # not for --help
-    from tandemq.run.request import connect  # noqa: PLC0415
 
-    with connect(address, seconds=seconds, tls=client_tls()) as opened:
+    with BlockingConnection(address, seconds=seconds, tls=client_tls()) as opened:
         return opened.request(Command(code, fields=fields or {}))
 
 
@@ -220,6 +211,37 @@ def _known(
     if silent:
         click.echo(f"tandemq: {why}", err=True)
     return registered, live
+
+
+class GroupSearch(NamedTuple):
+    """Where to find the brokers of groups: the values of --address, --registry and --namesrv."""
+
+    addresses: tuple[str, ...]
+    registry: str | None
+    name_servers: str
+
+    def groups(self, broker: str | None) -> list[Group]:
+        """Return the groups, or one of them; of those brokers that have addresses, at least one must answer.
+
+        Raises:
+            TandemError: see `groups_of` and `required_at`.
+        """
+        return groups_of(self.name_servers, self.registry, broker, required_at(self.addresses, broker))
+
+
+def search_options(command: Command) -> Command:
+    """Add --address, --registry and --namesrv; the command gets them as `search`."""
+    address = click.option(
+        "--address",
+        "addresses",
+        multiple=True,
+        metavar="HOST:PORT",
+        help="Query this broker directly, and only its group; repeatable.",
+    )
+    registry = registries.registry_option(
+        "Also find members in this registry: zookeeper://host:2181,host:2181 or namesrv://host:9876."
+    )
+    return address(registry(namesrv_option(gathered(command, "search", GroupSearch))))
 
 
 def asked_at(addresses: Sequence[str]) -> list[FoundBroker]:

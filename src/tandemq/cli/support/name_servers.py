@@ -20,14 +20,14 @@ def registered_brokers(name_servers: str) -> dict[str, Any]:
         NotConnected: no name server answers.
         RemoteError: the process at an address is not a name server, or it refuses the request.
     """
+    from tandemq.client.connection import BlockingConnection  # noqa: PLC0415
     from tandemq.codec.remoting.fastjson import loads  # noqa: PLC0415  # not for --help
     from tandemq.model.command import Command  # noqa: PLC0415
-    from tandemq.run.request import connect  # noqa: PLC0415
 
     silent: list[str] = []
     for address in filter(None, map(str.strip, name_servers.split(";"))):
         try:
-            with connect(address, tls=client_tls()) as opened:
+            with BlockingConnection(address, tls=client_tls()) as opened:
                 answer = opened.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         except NetworkError as error:
             silent.append(str(error.args[0]))

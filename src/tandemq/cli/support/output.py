@@ -52,6 +52,14 @@ def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
         click.echo(f"{name:<{width}}  {_text(value)}")
 
 
+def body_field(body: bytes) -> dict[str, str]:
+    """Return the body of a message as a field of an object for `--json`; in hexadecimal digits if it is not UTF-8."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"bodyHex": body.hex()}
+
+
 def time_text(wall_ms: int) -> str:
     """Format a time, milliseconds since 1970, in this machine's time zone; "" for 0.
 

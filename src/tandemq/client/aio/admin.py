@@ -7,14 +7,13 @@ async with Admin("127.0.0.1:9876") as admin:
 
 from collections.abc import Mapping
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from tandemq.client.admin import cluster as administration
 from tandemq.client.admin import groups, overview, queries, traces
 from tandemq.client.admin.cluster import ClusterInfo, QueueStats
 from tandemq.client.admin.groups import ClientConnection, ConsumeProgress, GroupConnections, ResetTarget
-from tandemq.client.aio.transport import Shell, check_startable, make_config
+from tandemq.client.aio.lifecycle import AsyncClient
 from tandemq.client.consumer.offsets.lookup import (
     QueueBounds,
     ask_member,
@@ -22,11 +21,11 @@ from tandemq.client.consumer.offsets.lookup import (
     queue_offset,
     time_offset,
 )
-from tandemq.client.core.operations import Steps, checked
+from tandemq.client.core.operations import checked
 from tandemq.client.core.requests import update_offset_request
 from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ClosedError, TandemError
+from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue, StoredMessage
@@ -39,7 +38,7 @@ FORCE_MS = 120_000
 """Timeout of a forced takeover: the broker gives up after 15 s, with the longest session and most checks 101 s."""
 
 
-class Admin:
+class Admin(AsyncClient[Routes]):
     """Administers clusters, topics, groups and offsets. Use it with `async with`, or call `start` and `close`.
 
     Every method raises NetworkError when no response comes, RemoteError when the server refuses, and ProtocolError when
@@ -49,6 +48,8 @@ class Admin:
     Offsets are positions in a queue, the first message of which has offset 0. Times are milliseconds since 1970.
     """
 
+    _kind = "administration client"
+
     def __init__(self, name_servers: str, *, tls: ClientTls | bool = False) -> None:
         """Create a client that is not connected yet.
 
@@ -56,9 +57,7 @@ class Admin:
             name_servers: "host:port", several separated by ";".
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
         """
-        self._name_servers = name_servers
-        self._tls = tls
-        self._shell: Shell | None = None
+        super().__init__(name_servers, "", tls)
 
     async def start(self) -> None:
         """Start the client; it connects on demand.
@@ -67,36 +66,16 @@ class Admin:
             ConfigError: an address is not "host:port".
             LocalError: it is started already.
         """
-        check_startable(self._shell)
-        self._shell = Shell(make_config(self._name_servers, tls=self._tls))
+        self._core = self._open().node.routes
 
     async def close(self) -> None:
         """Close all connections; has no effect a second time."""
-        if self._shell is not None and not self._shell.is_closed:
-            await self._shell.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        await self._close(after_error=False)
 
     @property
     def _routes(self) -> Routes:
-        return self._running().node.routes
-
-    def _running(self) -> Shell:
-        if self._shell is None:
-            raise ClosedError("the administration client is not started", hint="use it with `async with`")
-        self._shell.check_open()
-        return self._shell
-
-    async def _run(self, operation: Steps[T]) -> T:
-        shell = self._running()
-        return await shell.done(shell.node.runner.start(operation, shell.now))
+        _, routes = self._running()
+        return routes
 
     # The cluster and its brokers.
 
@@ -295,7 +274,8 @@ class Admin:
     async def offset(self, group: str, queue: MessageQueue) -> int | None:
         """Return a group's committed offset of a queue; None if there is none."""
         await self._fetch_route(queue)
-        return await self._run(committed_offset(self._routes, self._running().node.availability, group, queue))
+        shell, routes = self._running()
+        return await self._run(committed_offset(routes, shell.node.availability, group, queue))
 
     async def set_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Commit a group's offset of a queue; for groups without online members. See `reset_offsets` for the others."""

@@ -1,9 +1,12 @@
 """Keyword arguments of producers and consumers, for type checkers; see `client.core.settings` for their meaning."""
 
+from collections.abc import Iterable
 from typing import TypedDict
 
+from tandemq.client.aio.tracing import Tracing
 from tandemq.client.core.settings import ConsumeFrom, MessageModel
 from tandemq.client.producer.machine import Select
+from tandemq.config.tls import ClientTls
 from tandemq.model.message import MessageQueue
 
 
@@ -35,6 +38,17 @@ class ProducerKeywords(TypedDict, total=False):
     latency_aware: bool
     zone: str
     trace: bool | str
+
+
+class TransactionProducerKeywords(ProducerKeywords, total=False):
+    """Arguments of `TransactionProducer` except name servers, group and check."""
+
+    topics: Iterable[str]
+    checks_at_once: int
+    check_timeout_s: float
+    client_id: str
+    tls: ClientTls | bool
+    tracing: Tracing | None
 
 
 class ConsumerKeywords(TypedDict, total=False):

@@ -9,19 +9,18 @@ Any number of sends may be in flight: use `asyncio.gather`, or `begin`, which re
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
+from tandemq.client.aio.lifecycle import AsyncClient
 from tandemq.client.aio.options import ProducerKeywords, QueueChoice
 from tandemq.client.aio.tracing import TracedClient, Tracing, start_traced
-from tandemq.client.aio.transport import Shell, check_startable, make_config
 from tandemq.client.aio.user_code import guarded_callback, guarded_selector
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.encoder import SendRequest
 from tandemq.client.producer.machine import ProducerCore, Select, by_hash
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ClosedError, LocalError
+from tandemq.errors import LocalError
 from tandemq.model.message import Message, MessageQueue, SendResult
 from tandemq.model.replies import ReplyMessage
 
@@ -33,8 +32,10 @@ REQUEST_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S_MAX = 86_400.0
 
 
-class Producer:
+class Producer(AsyncClient[ProducerCore]):
     """Sends messages. Use it with `async with`, or call `start` and `close`."""
+
+    _kind = "producer"
 
     def __init__(
         self,
@@ -59,13 +60,9 @@ class Producer:
         Raises:
             ConfigError: the group or an option is invalid.
         """
+        super().__init__(name_servers, client_id, tls)
         self._options = ProducerOptions(group=group, **options)
-        self._name_servers = name_servers
-        self._client_id = client_id
-        self._tls = tls
         self._tracing = tracing
-        self._shell: Shell | None = None
-        self._core: ProducerCore | None = None
         self._oneway_count = 0
 
     async def start(self) -> None:
@@ -75,32 +72,11 @@ class Producer:
             ConfigError: an address is not "host:port".
             LocalError: it is started already.
         """
-        check_startable(self._shell)
-        self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
-        self._core = self._shell.node.producer(self._options)
+        self._core = self._open().node.producer(self._options)
 
     async def close(self) -> None:
         """Wait for the sends in flight, within their timeouts, then close; has no effect a second time."""
         await self._close(after_error=False)
-
-    async def _close(self, *, after_error: bool) -> None:
-        if self._shell is not None and not self._shell.is_closed:
-            await self._shell.close(after_error=after_error)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._close(after_error=error is not None)
-
-    def _running(self) -> tuple[Shell, ProducerCore]:
-        if self._shell is None or self._core is None:
-            raise ClosedError("the producer is not started", hint="use it with `async with`")
-        self._shell.check_open()
-        return self._shell, self._core
 
     def begin(
         self, message: Message, *, unique_key: str | None = None, **choice: Unpack[QueueChoice]
@@ -296,8 +272,8 @@ class Producer:
             NoRoute: no name server knows the topic, and no broker creates it.
             NetworkError: no name server responds.
         """
-        shell, core = self._running()
-        return await shell.done(shell.node.runner.start(core.queues(topic), shell.now))
+        _, core = self._running()
+        return await self._run(core.queues(topic))
 
 
 def selector(

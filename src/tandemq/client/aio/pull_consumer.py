@@ -9,18 +9,15 @@ async with PullConsumer("127.0.0.1:9876", group="audit") as consumer:
 
 import asyncio
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
+from tandemq.client.aio.lifecycle import AsyncClient
 from tandemq.client.aio.options import ConsumerKeywords
-from tandemq.client.aio.transport import Shell, check_startable, make_config
 from tandemq.client.consumer.offsets.lookup import QueueBounds, committed_offset, queue_offset, time_offset
 from tandemq.client.consumer.pull_machine import PolledMessage, PullConsumerCore
 from tandemq.client.consumer.subscription import Expression
-from tandemq.client.core.operations import Steps
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ClosedError
 from tandemq.model.codes import RequestCode
 from tandemq.model.message import MessageQueue, StoredMessage
 from tandemq.model.topic import AUTO_CREATE_TOPIC
@@ -29,7 +26,7 @@ T = TypeVar("T")
 POLL_MESSAGES_MAX = 500
 
 
-class PullConsumer:
+class PullConsumer(AsyncClient[PullConsumerCore]):
     """Reads the queues that the user assigns. Use it with `async with`, or call `start` and `close`."""
 
     def __init__(
@@ -53,12 +50,8 @@ class PullConsumer:
         Raises:
             ConfigError: the group or an option is invalid.
         """
+        super().__init__(name_servers, client_id, tls)
         self._options = ConsumerOptions(group=group, **options)
-        self._name_servers = name_servers
-        self._client_id = client_id
-        self._tls = tls
-        self._shell: Shell | None = None
-        self._core: PullConsumerCore | None = None
         self._waiting: set[asyncio.Future[None]] = set()
         """Polls that wait for messages."""
 
@@ -71,12 +64,11 @@ class PullConsumer:
             RemoteError: the server at the address is not a name server.
             LocalError: it is started already.
         """
-        check_startable(self._shell)
-        self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
-        self._core = self._shell.node.pull_consumer(self._options)
-        self._core.on_ready = self._shell.on_closed = self._on_ready
+        shell = self._open()
+        self._core = shell.node.pull_consumer(self._options)
+        self._core.on_ready = shell.on_closed = self._on_ready
         try:
-            await self._shell.reach_name_server(self._options.start_timeout_ms, AUTO_CREATE_TOPIC)
+            await shell.reach_name_server(self._options.start_timeout_ms, AUTO_CREATE_TOPIC)
         except BaseException:
             await self._close(after_error=True)
             raise
@@ -84,25 +76,6 @@ class PullConsumer:
     async def close(self) -> None:
         """Leave the group and close, without a commit; has no effect a second time."""
         await self._close(after_error=False)
-
-    async def _close(self, *, after_error: bool) -> None:
-        if self._shell is not None and not self._shell.is_closed:
-            await self._shell.close(after_error=after_error)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._close(after_error=error is not None)
-
-    def _running(self) -> tuple[Shell, PullConsumerCore]:
-        if self._shell is None or self._core is None:
-            raise ClosedError("the consumer is not started", hint="use it with `async with`")
-        self._shell.check_open()
-        return self._shell, self._core
 
     def _on_ready(self) -> None:
         for future in self._waiting:
@@ -118,10 +91,6 @@ class PullConsumer:
         """
         _, core = self._running()
         return await self._run(core.queues(topic))
-
-    async def _run(self, operation: Steps[T]) -> T:
-        shell, _ = self._running()
-        return await shell.done(shell.node.runner.start(operation, shell.now))
 
     def subscribe(self, topic: str, expression: Expression = "*") -> None:
         """Set what to read of a topic, for queues that are assigned from now on; all messages by default.

@@ -21,13 +21,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from tandemq.client.aio.checked_deliveries import CheckedDeliveries
 from tandemq.client.aio.deduplication import Deduplication, window_options
+from tandemq.client.aio.lifecycle import AsyncClient
 from tandemq.client.aio.options import ConsumerKeywords
 from tandemq.client.aio.tracing import TracedClient, Tracing
-from tandemq.client.aio.transport import Shell, check_startable, make_config
+from tandemq.client.aio.transport import Shell
 from tandemq.client.aio.user_code import check_async, not_awaitable
 from tandemq.client.consumer.delivery import Delivery
 from tandemq.client.consumer.push_machine import PushConsumerCore
@@ -47,7 +48,7 @@ YIELD_AFTER = 64
 """After this many messages without a wait, the event loop gets a turn."""
 
 
-class PushConsumer:
+class PushConsumer(AsyncClient[PushConsumerCore]):
     """Consumes topics as a member of a group. Use it with `async with`, or call `start` and `close`."""
 
     def __init__(
@@ -77,17 +78,13 @@ class PushConsumer:
         Raises:
             ConfigError: the group, a topic, an expression or an option is invalid.
         """
+        super().__init__(name_servers, client_id, tls)
         self._options = ConsumerOptions(group=group, **options, **window_options(deduplicate))
         self._deduplication = deduplicate if isinstance(deduplicate, Deduplication) else Deduplication()
-        self._name_servers = name_servers
-        self._client_id = client_id
-        self._tls = tls
         self._tracing = tracing
         self._topics = dict(topics or {})
         for topic, expression in self._topics.items():
             make_subscription(topic, expression, 0)
-        self._shell: Shell | None = None
-        self._core: PushConsumerCore | None = None
         self._checked: CheckedDeliveries | None = None
         """Deliveries looked up in the store of handled messages, if there is one."""
         self._receivers: deque[asyncio.Future[None]] = deque()
@@ -106,9 +103,8 @@ class PushConsumer:
             RemoteError: the server at the address is not a name server, or a topic is static.
             LocalError: it is started already.
         """
-        check_startable(self._shell)
+        shell = self._open()
         self._returned.clear()
-        shell = self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
         core = self._core = shell.node.push_consumer(self._options, shell.now)
         core.on_ready = self._wake_receivers
         shell.on_closed = self._wake_all
@@ -135,7 +131,7 @@ class PushConsumer:
             shell, _ = self._running()
             group, client_id = self._options.group, shell.node.config.client_id
             steps = check_expression_at_broker(shell.node.routes, client_id, group, topic, expression)
-            await shell.done(shell.node.runner.start(steps, shell.now))
+            await self._run(steps)
 
     async def _check_route(self, topic: str) -> None:
         """Refuse a topic whose route this client cannot use; one without a route may still come."""
@@ -182,10 +178,6 @@ class PushConsumer:
     def _wake_all(self) -> None:
         self._wake_receivers(len(self._receivers))
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -214,14 +206,8 @@ class PushConsumer:
 
     def _started(self) -> Shell:
         if self._shell is None:
-            raise ClosedError("the consumer is not started", hint="use it with `async with`")
+            raise self._not_started()
         return self._shell
-
-    def _running(self) -> tuple[Shell, PushConsumerCore]:
-        if self._shell is None or self._core is None:
-            raise ClosedError("the consumer is not started", hint="use it with `async with`")
-        self._shell.check_open()
-        return self._shell, self._core
 
     # Taking messages.
 

@@ -90,16 +90,6 @@ def _reason(errors: list[Exception], host: str, *, is_tls: bool) -> str:
     return os.strerror(number).lower() if number else str(error)
 
 
-def check_startable(shell: "Shell | None") -> None:
-    """Check that a producer or consumer is not started already.
-
-    Raises:
-        LocalError: its client is open.
-    """
-    if shell is not None and shell.is_in_use:
-        raise LocalError("it is started already", hint="call `start` once, or use `async with`")
-
-
 class _Connection(asyncio.Protocol):
     """One connection; passes events to the shell."""
 

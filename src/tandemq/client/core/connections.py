@@ -134,6 +134,8 @@ class RemotingClient:
         self._turn = Turn()
         self.response_count = 0
         """Number of responses received."""
+        self.malformed_count = 0
+        """Number of connections closed because the peer sent what is no frame."""
         self.on_open: Callable[[str, Now], None] = lambda _address, _now: None
         """Called when a connection is open; requests sent from it precede those that were queued."""
         self.on_recovered: Callable[[str, Now], None] = lambda _address, _now: None
@@ -155,6 +157,11 @@ class RemotingClient:
         """Return whether the connection to an address is open."""
         peer = self._by_address.get(address)
         return peer is not None and peer.state is _PeerState.OPEN
+
+    def link_to(self, address: str) -> int:
+        """Return the id of the connection to an address; 0 if there is none."""
+        peer = self._by_address.get(address)
+        return peer.link if peer is not None else 0
 
     def open_ms(self, address: str, now: Now) -> int:
         """Return for how long the connection to an address has been open, milliseconds; 0 if it is not."""
@@ -314,14 +321,18 @@ class RemotingClient:
                     self._on_request(peer, command, now)
         except ProtocolError as error:
             if peer.link == link:
-                self._drop(peer, str(error), now)
+                self._drop_malformed(peer, error, now)
             return
         if peer.link != link:
             return
         if peer.decoder.error is not None:
-            self._drop(peer, str(peer.decoder.error), now)
+            self._drop_malformed(peer, peer.decoder.error, now)
         elif peer.is_leaving and not peer.waiting:
             self._close_idle(peer, "no request is in flight")
+
+    def _drop_malformed(self, peer: _Peer, error: ProtocolError, now: Now) -> None:
+        self.malformed_count += 1
+        self._drop(peer, str(error), now)
 
     def _recovered(self, peer: _Peer, now: Now) -> None:
         log.info("up address=%s", peer.address)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tandemq.client.admin.groups import ConsumeProgress
 from tandemq.client.aio.admin import Admin
-from tandemq.client.blocking import LoopThread
+from tandemq.client.aio.loop_thread import LoopThread
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import TopicConfig
 

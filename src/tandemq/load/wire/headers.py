@@ -16,11 +16,6 @@ _FIXED = struct.Struct(">hBhiiii")
 _JAVA = 0
 
 
-def request_frame(code: int, opaque: int, fields: Mapping[str, object], body: bytes = b"") -> bytes:
-    """Return one request frame with a JSON header; field values are written as strings."""
-    return json_frame(code, opaque, {name: str(value) for name, value in fields.items()}, body)
-
-
 def json_frame(code: int, opaque: int, fields: Mapping[str, str], body: bytes, version: int = VERSION_5) -> bytes:
     """Return a frame whose header is a JSON object."""
     header = json_header(code, str(opaque), fields, version)

@@ -12,13 +12,12 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
-from socket import create_connection
 from typing import TypeVar
 
+from tandemq.client.aio.loop_thread import LoopThread
 from tandemq.client.aio.transport import Shell, make_config
-from tandemq.client.blocking import LoopThread
-from tandemq.client.core.connections import HTTP, RemotingClient, foreign_reason
+from tandemq.client.connection import BlockingConnection
+from tandemq.client.core.connections import RemotingClient
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import Routes
 from tandemq.client.core.settings import split_addresses
@@ -62,11 +61,14 @@ def check_not_http(name_servers: str) -> None:
         WrongProtocol: it is a server of HTTP.
     """
     for address in split_addresses(name_servers):
-        host, _, port = address.rpartition(":")
-        with suppress(OSError), create_connection((host.strip("[]"), int(port)), PROBE_S) as link:
-            link.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
-            if (reason := foreign_reason(link.recv(len(HTTP)))) is not None:
-                raise WrongProtocol(f"{address}: {reason}")
+        try:
+            with BlockingConnection(address, seconds=PROBE_S) as link:
+                link.write(b"HEAD / HTTP/1.0\r\n\r\n")
+                link.receive()
+        except WrongProtocol:
+            raise
+        except NetworkError:
+            continue
 
 
 class _InFlight(OutcomeUnknown):

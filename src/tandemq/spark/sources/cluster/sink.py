@@ -27,8 +27,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
 from tandemq.client.admin.cluster import cluster_info, topic_names, topic_route
+from tandemq.client.aio.loop_thread import LoopThread
 from tandemq.client.aio.producer import Producer
-from tandemq.client.blocking import LoopThread
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.operations import Invoke, Steps, ask_all, request
 from tandemq.client.core.routes import MASTER_ID, Routes
