@@ -1,15 +1,16 @@
-"""State of a broker, over a blocking socket: whether it is up, how much it holds, where its log begins."""
+"""State of a broker, over a blocking socket: whether it is up and takes messages, its size, the start of its log."""
 
 from __future__ import annotations
 
 import json
+import random
 import socket
 import time
 
+from bench.records import log_offset, record_size
 from tandemq.load import LoadError, SendShape
-from tandemq.load.wire.frames import PullFrames
-from tandemq.load.wire.probe import send_one
-from tandemq.load.wire.records import log_offset, record_size
+from tandemq.load.wire.frames import PullFrames, SendFrames
+from tandemq.load.wire.responses import ParsedResponse
 from tandemq.load.wire.sockets import ask, connect, exchange, parse_address
 
 _GET_BROKER_RUNTIME_INFO = 28
@@ -32,6 +33,13 @@ def wait_for_port(address: str, deadline_s: float = 60.0) -> float:
         else:
             return time.perf_counter() - started
     raise LoadError(f"no server listens on {address} after {deadline_s:.0f} s")
+
+
+def send_one(sock: socket.socket, shape: SendShape) -> ParsedResponse:
+    """Send one message (or one batch) and return the response."""
+    wall_ms = time.time_ns() // 1_000_000
+    frames = SendFrames(shape, identity=random.getrandbits(32), wall_ms=wall_ms, frames=1)
+    return exchange(sock, bytes(frames.take(1, wall_ms)))
 
 
 def first_acknowledgement(address: str, shape: SendShape, deadline_s: float = 60.0) -> float:

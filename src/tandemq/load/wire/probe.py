@@ -1,14 +1,12 @@
-"""Single requests to a broker over a blocking socket: sends, topics, the end of a queue."""
+"""Single requests to a broker over a blocking socket: topics, the end of a queue."""
 
 from __future__ import annotations
 
-import random
 import socket
-import time
 
-from tandemq.load.wire.frames import SendFrames, SendShape
+from tandemq.load.wire.frames import SendShape
 from tandemq.load.wire.headers import request_frame
-from tandemq.load.wire.responses import LoadError, ParsedResponse
+from tandemq.load.wire.responses import LoadError
 from tandemq.load.wire.sockets import ask, connect, exchange
 
 _UPDATE_AND_CREATE_TOPIC = 17
@@ -16,13 +14,6 @@ _GET_MAX_OFFSET = 30
 _GET_TOPIC_STATS_INFO = 202
 _QUEUES_BY_SENDING = 8
 _CREATE_S = 30.0
-
-
-def send_one(sock: socket.socket, shape: SendShape) -> ParsedResponse:
-    """Send one message (or one batch) and return the response."""
-    wall_ms = time.time_ns() // 1_000_000
-    frames = SendFrames(shape, identity=random.getrandbits(32), wall_ms=wall_ms, frames=1)
-    return exchange(sock, bytes(frames.take(1, wall_ms)))
 
 
 def create_topic(sock: socket.socket, topic: str, queue_count: int) -> None:
@@ -80,5 +71,4 @@ __all__ = [
     "create_topic_frame",
     "create_topics",
     "max_offset",
-    "send_one",
 ]
