@@ -20,6 +20,7 @@ from tandemq.cli.ha.roles import force_master, history, switch
 from tandemq.cli.ha.scrub import scrub, try_log_health
 from tandemq.cli.ha.status import status
 from tandemq.cli.support.client_session import namesrv_option
+from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.members import FoundBroker, address_option, groups_of, registry_option, required_at
 from tandemq.cli.support.output import json_option, plain, show_json, show_rows
 from tandemq.cli.support.tls import client_tls
@@ -29,7 +30,6 @@ from tandemq.model.codes import RequestCode, ResponseCode
 if TYPE_CHECKING:
     from tandemq.cli.ha.queue_comparison import ComparedQueues, QueueDifference
 
-EXIT_FAULTS = 3
 CHUNK_BYTES = 1 << 20
 REPORT_EVERY_S = 0.5
 
