@@ -9,8 +9,8 @@
     clocks.py     CPU time beside a load
     copying.py    a slave that copies its master's log
     nats.py       NATS JetStream, for scale, with a generator of its own (nats_load.py)
-    loads.py      the generator (tandemq.load) in a process of its own
-    probe.py      whether a broker is up, how much it holds
+    loads.py      the generator in a process of its own: tandemq.load, latency_load.py or idle_load.py
+    probe.py      whether a broker is up, how much it holds; records.py: fields of a record
     generator.py  limits of the generator itself
     double_write.py  a SYNC_MASTER pair beside an ASYNC_MASTER pair
     failover.py   kill -9 of a master under a consumer (failover_consumer.py)

@@ -29,7 +29,7 @@ from tandemq import ConsumeFrom, Message
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
-from tandemq.run.children import ChildCluster
+from tandemq.run.children import ChildCluster, ClusterPorts
 from tests.interop.prometheus import Prometheus
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,7 +94,7 @@ Points = list[tuple[float, float]]
 
 def record(directory: Path) -> list[list[Points]]:
     """Run the cluster, and return the points of each line of each panel."""
-    cluster = ChildCluster(directory / "cluster", mode=Mode.ELECT, has_metrics=True)
+    cluster = ChildCluster(directory / "cluster", mode=Mode.ELECT, ports=ClusterPorts(has_metrics=True))
     with cluster:
         targets = [child.startup["metrics"] for child in cluster.brokers]
         with Prometheus(directory / "prometheus", targets, interval="600ms") as prometheus:

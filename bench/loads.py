@@ -9,13 +9,17 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+KINDS = {"latency": "bench.latency_load", "idle": "bench.idle_load"}
+"""Modules of the kinds that `tandemq.load` does not have."""
+_OPEN = "open"
+
 
 class LoadFailed(Exception):
     """The generator could not put its load on the server; the text is its error."""
 
 
 def run_load(kind: str, address: str, **options: str | float) -> dict[str, Any]:
-    """Run `python -m tandemq.load` to its end and return its result (the fields of tandemq.load.results.report).
+    """Run a load to its end and return its result: the fields of tandemq.load.results.report, or of the kind's module.
 
     Raises:
         LoadFailed: the generator failed.
@@ -55,7 +59,7 @@ def background_load(kind: str, address: str, **options: str | float) -> Iterator
 
         try:
             assert process.stdout is not None
-            if process.stdout.readline().strip() != "open":
+            if process.stdout.readline().strip() != _OPEN:
                 result()
                 raise LoadFailed(f"{kind} did not begin")
             yield result
@@ -63,9 +67,16 @@ def background_load(kind: str, address: str, **options: str | float) -> Iterator
             process.kill()
 
 
+def say_open() -> None:
+    """Tell `background_load`, which started this process, that all connections are open."""
+    sys.stdout.write(f"{_OPEN}\n")
+    sys.stdout.flush()
+
+
 def _command(kind: str, address: str, options: dict[str, str | int | float]) -> list[str]:
     flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    return [sys.executable, "-m", "tandemq.load", kind, address, *flags]
+    module = [KINDS[kind]] if kind in KINDS else ["tandemq.load", kind]
+    return [sys.executable, "-m", *module, address, *flags]
 
 
 def _result(output: str) -> dict[str, Any]:

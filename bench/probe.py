@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 
+from bench.records import log_offset, record_size
 from tandemq.client.connection import BlockingConnection
 from tandemq.client.core.operations import request
 from tandemq.errors import NetworkError, NotConnected
 from tandemq.load import LoadError, SendShape
-from tandemq.load.wire.frames import PullFrames
-from tandemq.load.wire.probe import accepted, send_one
-from tandemq.load.wire.records import log_offset, record_size
+from tandemq.load.wire.frames import PullFrames, SendFrames
+from tandemq.load.wire.probe import accepted
 from tandemq.load.wire.sockets import connect
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -40,6 +41,14 @@ def wait_for_port(address: str, deadline_s: float = 60.0) -> float:
         else:
             return time.perf_counter() - started
     raise LoadError(f"no server listens on {address} after {deadline_s:.0f} s")
+
+
+def send_one(broker: BlockingConnection, shape: SendShape) -> Command:
+    """Send one message (or one batch) and return the response."""
+    wall_ms = time.time_ns() // 1_000_000
+    frames = SendFrames(shape, identity=random.getrandbits(32), wall_ms=wall_ms, frames=1)
+    broker.write(frames.take(1, wall_ms))
+    return broker.receive()
 
 
 def first_acknowledgement(address: str, shape: SendShape, deadline_s: float = 60.0) -> float:

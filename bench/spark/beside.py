@@ -295,7 +295,7 @@ class Beside:
         return found
 
     def _begin_load(self, topic: str, seconds: int, output: Any) -> subprocess.Popen[str]:
-        words = [sys.executable, "-m", "tandemq.load", "latency", self._group.master.address, "--topic", topic]
+        words = [sys.executable, "-m", "bench.latency_load", self._group.master.address, "--topic", topic]
         words += ["--rate", str(RATE), "--seconds", str(seconds), "--body", str(STREAM_BODY_BYTES)]
         words += ["--groups", "0", "--warmup", "0"]
         return subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, text=True)

@@ -116,11 +116,6 @@ class Histogram:
         lowest = (bucket - (shift << self._sub_bits)) << shift
         return lowest + (1 << shift) // 2
 
-    @property
-    def rows_used(self) -> int:
-        """Number of allocated rows of counters."""
-        return sum(row is not None for row in self._rows)
-
 
 class StatsSnapshot(NamedTuple):
     """Growth of a counter over a span: the amount, the amount per second, and the amount per addition."""

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from bench.probe import first_acknowledgement, first_record_end, log_end, wait_for_port
+from bench.records import body_position
 from tandemq.load import LoadError, SendShape
 from tandemq.load.wire.sockets import connect
 from tests.unit.load.fake_broker import FakeBroker, record, running
@@ -41,3 +42,10 @@ def test_broker_reports_the_end_of_its_log() -> None:
         with connect(broker.address) as sock:
             assert log_end(sock) == 6 * len(record(0, 0, 0, b"abc"))
         assert first_record_end(broker.address, "t", 2) == len(record(0, 0, 0, b"abc"))
+
+
+def test_body_position_counts_the_hosts() -> None:
+    data = bytearray(record(0, 0, 0, b"abc"))
+    assert data[body_position(data, 0) :][:3] == b"abc"
+    data[39] = 0x30
+    assert body_position(data, 0) == 88 + 24

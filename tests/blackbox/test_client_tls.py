@@ -60,7 +60,7 @@ def test_enforcing_broker_closes_plain_connections_and_says_why(start: Start, au
         assert secure.send(b"x") == OK
     with pytest.raises(NetworkError), Caller(broker.port) as plain:
         plain.send(b"x")
-    assert "the peer does not use TLS" in broker.log_text()
+    wait_until(lambda: "the peer does not use TLS" in broker.log_text(), "the broker says why")
 
 
 def test_disabled_broker_closes_tls(start: Start, authority: Authority) -> None:

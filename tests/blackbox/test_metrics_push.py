@@ -47,8 +47,8 @@ def test_broker_and_name_server_push_to_a_collector_with_tls_and_a_token(tmp_pat
             slaves=0,
             mode=Mode.STATIC,
             settings={**ON_ANY_DISK, **settings},
-            name_server_settings=settings,
         )
+        cluster._name_server_settings |= settings
         with cluster:
             with BlockingProducer(cluster.name_servers, group="pg") as producer:
                 for _ in range(MESSAGES):

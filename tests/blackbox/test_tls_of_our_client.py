@@ -25,6 +25,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus
 from tandemq.registry import NodeMissing, Read, parse_address
+from tandemq.run import registry_session
 from tandemq.run.registry_session import RegistryClient
 from tests.blackbox.certificates import Authority
 from tests.blackbox.conftest import StartNameServer
@@ -212,12 +213,15 @@ def test_client_reconnects_after_brokers_and_its_own_certificates_were_replaced(
     asyncio.run(run())
 
 
-def test_registry_tool_works_over_tls(start_name_server: StartNameServer, trust: ClientTls) -> None:
+def test_registry_tool_works_over_tls(
+    start_name_server: StartNameServer, trust: ClientTls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = start_name_server().address
     with RegistryClient(parse_address(f"namesrv://{address}"), tls=trust) as registry:
         assert isinstance(registry.do(Read("/tandemq/none")), NodeMissing)
+    monkeypatch.setattr(registry_session, "ANSWER_SECONDS", 1.0)
     with pytest.raises(NetworkError, match="does not answer"):
-        RegistryClient(parse_address(f"namesrv://{address}"), seconds=1.0)
+        RegistryClient(parse_address(f"namesrv://{address}"))
 
 
 def run_command(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from tandemq import ConsumeFrom, Message
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.config.samples import ON_ANY_DISK
 from tandemq.coordination.registry.records import Mode
-from tandemq.run.children import ChildCluster
+from tandemq.run.children import ChildCluster, ClusterPorts
 from tests.interop.java import PeerError, wait_until
 from tests.interop.prometheus import Prometheus, program
 from tests.spec import spec
@@ -32,8 +32,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildCluster]:
     cluster = ChildCluster(
         tmp_path_factory.mktemp("cluster"),
         mode=Mode.ELECT,
-        settings={**ON_ANY_DISK, "metricsPort": 0, "flushDiskType": "SYNC_FLUSH"},
-        name_server_settings={"metricsPort": 0},
+        ports=ClusterPorts(has_metrics=True),
+        settings={**ON_ANY_DISK, "flushDiskType": "SYNC_FLUSH"},
         tls=True,
     )
     with cluster:

@@ -42,7 +42,7 @@ def _recorded_is_claimed(original: Callable[..., None]) -> Callable[..., None]:
     def recorded(self: follower.RecordFollower, *arguments: Any, **options: Any) -> None:
         original(self, *arguments, **options)
         self._service.claim_above = view.NO_NODE - 1
-        self._log.is_loss_accepted = True
+        self._facts.log.is_loss_accepted = True
 
     return recorded
 

@@ -264,7 +264,7 @@ def anybody_is_elected() -> AbstractContextManager[Any]:
     eligible = takeover.Takeover._is_eligible
 
     def may(self: takeover.Takeover, state: Any, holder: int, now: Any) -> bool:
-        with patched(self._membership, "permission_of", lambda _: BrokerPermission.FULL):
+        with patched(self._facts.membership, "permission_of", lambda _: BrokerPermission.FULL):
             return eligible(self, state, holder, now)
 
     return patched(takeover.Takeover, "_is_eligible", may)

@@ -21,13 +21,18 @@ def test_percentiles_equal_those_of_the_sorted_list(times: list[int], percent: f
     assert (counted.lowest, counted.highest, counted.count) == (ordered[0], ordered[-1], len(ordered))
 
 
+def rows_of(counted: Histogram) -> int:
+    """Return the number of allocated rows of counters."""
+    return sum(row is not None for row in counted._rows)
+
+
 @spec("G14")
 def test_rows_are_allocated_only_where_values_were_counted() -> None:
     counted = Histogram()
-    assert (counted.rows_used, counted.percentile(99)) == (0, 0)
+    assert (rows_of(counted), counted.percentile(99)) == (0, 0)
     for ms in (0, 255, 256, 100_000):
         counted.add(ms)
-    assert counted.rows_used == 3
+    assert rows_of(counted) == 3
     assert counted.highest == LARGEST_MS
 
 
@@ -98,7 +103,7 @@ def test_memory_is_bounded_for_all_values() -> None:
     counted = fine()
     for bits in range(63):
         counted.add((1 << bits) + 1)
-    assert counted.rows_used <= 8
+    assert rows_of(counted) <= 8
     counted.add(1 << 70)
     assert counted.highest == (1 << 63) - 1
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import click
 
 from tandemq.cli.support.client_session import quiet
+from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.paths import LocalPath
-
-EXIT_FAULTS = 3
 
 
 @click.command()

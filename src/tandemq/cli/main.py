@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tandemq import __version__
+from tandemq.cli.support.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from tandemq.cli.support.log_format import BoundedFormatter
 from tandemq.cli.support.tls import tls_options
 from tandemq.errors import ConfigError, TandemError
@@ -35,10 +36,6 @@ COMMANDS = {
     "up": ("tandemq.cli.up:up", "Run a cluster on this machine until Ctrl-C; its data are kept."),
 }
 """Import path and summary of each command, so that the list of commands is printed without loading them."""
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 class _Commands(MutableMapping[str, click.Command]):

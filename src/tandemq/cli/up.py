@@ -124,7 +124,7 @@ def up(
     Prometheus can scrape the cluster with the file prometheus.yml in --data.
     """
     from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
-    from tandemq.run.children import ChildCluster  # noqa: PLC0415  # see `tandemq broker`
+    from tandemq.run.children import ChildCluster, ClusterPorts  # noqa: PLC0415  # see `tandemq broker`
 
     settings = {}
     for pair in pairs:
@@ -134,16 +134,15 @@ def up(
                 f"--set {pair}: KEY=VALUE is expected", hint="for instance --set flushDiskType=SYNC_FLUSH"
             )
         settings[key.strip()] = value.strip()
+    has_metrics = not no_metrics
     cluster = ChildCluster(
         data,
         groups=brokers,
         slaves=slaves,
-        port=port,
+        ports=ClusterPorts(port, ports_of, has_metrics) if port else ClusterPorts(has_metrics=has_metrics),
         settings=settings,
-        broker_ports=ports_of if port else lambda _group, _id: (0, 0),
         mode=Mode(mode) if mode is not None else None if slaves else Mode.STATIC,
         keeps_groups=_has_database(),
-        has_metrics=not no_metrics,
         tls=_certificates(tls_cert, tls_key, tls_ca) or with_tls,
     )
     if with_console:

@@ -4,9 +4,7 @@ Each kind of run is one function from options to a result, both plain values:
 
     produce    sends of each form, batches, or transactions              produce.py
     consume    pull everything there is, several connections             consume.py
-    latency    producer at a fixed rate, long-poll pulls, end to end     latency.py
     replicate  a classic slave that drains the commit log and reports    replicate.py
-    idle       many idle connections                                     idle.py
     probe      single requests: topics, the end of a queue               wire/probe.py
 
     options ─► frames (thousands of prepared requests) ─► wire (sockets, epoll) ─► broker
@@ -18,21 +16,17 @@ read, never decoded; records are walked by their size fields. Every result has t
 because a saturated generator measures itself.
 
 `python -m tandemq.load` runs each kind in a process of its own and prints the result as JSON; `make bench` uses it for
-every broker in the same way.
+every broker in the same way, and has kinds of its own beside it.
 
 Its hot loops use sockets and clocks directly, and make their frames themselves; single requests are those of
 `tandemq.client.connection`.
 """
 
 from tandemq.load.consume import ConsumeOptions, consume
-from tandemq.load.idle import IdleOptions, idle
-from tandemq.load.latency import LatencyOptions, measure_latency
 from tandemq.load.produce import ProduceOptions, produce
 from tandemq.load.replicate import ReplicateOptions, replicate
 from tandemq.load.results.report import (
     ConsumeResult,
-    IdleResult,
-    LatencyResult,
     LoadProgress,
     OnProgress,
     ProduceResult,
@@ -44,10 +38,6 @@ from tandemq.load.wire.responses import LoadError
 __all__ = [
     "ConsumeOptions",
     "ConsumeResult",
-    "IdleOptions",
-    "IdleResult",
-    "LatencyOptions",
-    "LatencyResult",
     "LoadError",
     "LoadProgress",
     "OnProgress",
@@ -57,8 +47,6 @@ __all__ = [
     "ReplicateResult",
     "SendShape",
     "consume",
-    "idle",
-    "measure_latency",
     "produce",
     "replicate",
 ]

@@ -1,4 +1,4 @@
-"""`python -m tandemq.load produce|consume|latency|replicate|idle`: one run in a process of its own.
+"""`python -m tandemq.load produce|consume|replicate`: one run in a process of its own.
 
 The result is one line of JSON on standard output; `--progress` writes JSON lines to standard error during the run. Exit
 code 1 and a line on standard error if the run failed.
@@ -7,33 +7,22 @@ code 1 and a line on standard error if the run failed.
 from __future__ import annotations
 
 import argparse
-import gc
-import json
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from tandemq.config.tls import ClientTls
-from tandemq.errors import TandemError
 from tandemq.load import (
     ConsumeOptions,
-    IdleOptions,
-    LatencyOptions,
-    LoadProgress,
     OnProgress,
     ProduceOptions,
     ReplicateOptions,
     SendShape,
     consume,
-    idle,
-    measure_latency,
     produce,
     replicate,
 )
-from tandemq.load.results.report import to_json
+from tandemq.load.process import add_options, run_parsed
 from tandemq.load.wire.frames import FORMS
-from tandemq.load.wire.sockets import use_tls
 
 
 def _produce(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
@@ -78,34 +67,8 @@ def _consume(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
     return consume(options, on_progress)
 
 
-def _latency(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
-    options = LatencyOptions(
-        args.address,
-        args.topic,
-        args.rate,
-        args.seconds,
-        args.warmup,
-        args.body,
-        args.queues,
-        args.group or "load_latency",
-        args.groups,
-        args.lengths == "varied",
-        args.connections,
-    )
-    return measure_latency(options, on_progress, None if args.rate else _say_open)
-
-
 def _replicate(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
     return replicate(ReplicateOptions(args.address, args.start, args.end, args.seconds), on_progress)
-
-
-def _idle(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
-    return idle(IdleOptions(args.address, args.connections, args.seconds, args.topic), on_progress, _say_open)
-
-
-def _say_open() -> None:
-    sys.stdout.write("open\n")
-    sys.stdout.flush()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,10 +78,8 @@ def _parser() -> argparse.ArgumentParser:
 
     def kind(name: str, run: Callable[..., Any], **defaults: Any) -> argparse.ArgumentParser:
         sub = kinds.add_parser(name)
-        sub.add_argument("address", help="host:port")
+        add_options(sub, **defaults)
         sub.set_defaults(run=run)
-        for option, value in defaults.items():
-            sub.add_argument(f"--{option.replace('_', '-')}", type=type(value), default=value)
         return sub
 
     sends = kind(
@@ -158,47 +119,16 @@ def _parser() -> argparse.ArgumentParser:
         expression_type="TAG",
         window=32,
     )
-    latency = kind(
-        "latency",
-        _latency,
-        topic="latency",
-        rate=1000.0,
-        seconds=10.0,
-        warmup=2.0,
-        body=128,
-        queues=4,
-        group="",
-        groups=1,
-        connections=1,
-    )
-    for sub in (sends, pulls, latency):
+    for sub in (sends, pulls):
         sub.add_argument("--tls", default="", help="TLS on all connections: fields of ClientTls, as JSON")
-    for sub in (sends, latency):
-        sub.add_argument("--lengths", choices=("one", "varied"), default="one", help="varied: --body does not matter")
+    sends.add_argument("--lengths", choices=("one", "varied"), default="one", help="varied: --body does not matter")
     kind("replicate", _replicate, start=0, end=0, seconds=10.0)
-    kind("idle", _idle, connections=10_000, seconds=5.0, topic="")
     return parser
-
-
-def _print_progress(progress: LoadProgress) -> None:
-    sys.stderr.write(to_json(progress) + "\n")
-    sys.stderr.flush()
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one kind of load; return the exit code."""
-    args = _parser().parse_args(arguments)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    # Nothing here is cyclic; a collection would only show up as latency.
-    gc.disable()
-    try:
-        if getattr(args, "tls", ""):
-            use_tls(ClientTls(**json.loads(args.tls)))
-        sys.stdout.write(to_json(args.run(args, _print_progress if args.progress else None)) + "\n")
-    except TandemError as error:
-        sys.stderr.write(f"load: {error}\n")
-        return 1
-    return 0
+    return run_parsed(_parser().parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -109,10 +109,6 @@ class BrokerTable:
 
     # Reading.
 
-    def __len__(self) -> int:
-        """The number of registered brokers."""
-        return len(self._members)
-
     def at(self, address: str) -> RegisteredBroker | None:
         """The broker registered at an address."""
         return self._members.get(address)

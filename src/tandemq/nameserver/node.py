@@ -85,16 +85,6 @@ class NameServer:
         """The settings in force: the initial ones, with the changes of UPDATE_NAMESRV_CONFIG."""
         return self._config.present
 
-    @property
-    def broker_count(self) -> int:
-        """The number of registered brokers."""
-        return self._routes.broker_count
-
-    @property
-    def link_count(self) -> int:
-        """The number of open connections."""
-        return len(self._connections)
-
     def broker_hosts(self) -> set[str]:
         """The hosts of the registered brokers."""
         return self._routes.hosts()

@@ -52,11 +52,6 @@ class RouteTable:
     # Brokers.
 
     @property
-    def broker_count(self) -> int:
-        """The number of registered brokers."""
-        return len(self._brokers)
-
-    @property
     def topic_count(self) -> int:
         """The number of topics with a route."""
         return len(self._topics)

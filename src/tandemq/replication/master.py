@@ -171,6 +171,19 @@ Event = (
 )
 
 
+class MasterSettings(NamedTuple):
+    """Settings of the sessions of a master."""
+
+    heartbeat_ms: int
+    """Maximum time between two frames to a slave."""
+    housekeeping_ms: int
+    """Silence of a slave after which its session ends."""
+    batch_bytes: int
+    """Maximum number of log bytes in a frame."""
+    bytes_per_second: int = 0
+    """Maximum transfer rate; 0: no limit."""
+
+
 class MasterSession:
     """Session on one connection of one slave."""
 
@@ -178,23 +191,17 @@ class MasterSession:
         self,
         log: LogView,
         now_ms: int,
+        settings: MasterSettings,
         *,
         is_classic_admitted: bool,
-        heartbeat_ms: int,
-        housekeeping_ms: int,
-        batch_bytes: int,
-        bytes_per_second: int = 0,
         prover: MasterProver | None = None,
     ) -> None:
         """Begin on a connection that has just been accepted; without a `prover` no authentication is required."""
         self._log = log
         self._prover = prover
         self._admits_classic = is_classic_admitted
-        self._heartbeat_ms = heartbeat_ms
-        self._housekeeping_ms = housekeeping_ms
-        self._batch_bytes = batch_bytes
-        self._rate = bytes_per_second
-        self._budget = bytes_per_second
+        self._settings = settings
+        self._rate = self._budget = settings.bytes_per_second
         self._budget_ms = now_ms
         self.state = MasterSessionState.READY
         self._opened_ms = now_ms
@@ -251,14 +258,14 @@ class MasterSession:
         """Send a heartbeat if one is due, and end the session if the slave is silent for too long."""
         if self.state is MasterSessionState.SHUTDOWN:
             return
-        if now_ms - self.last_read_ms > self._housekeeping_ms:
+        if now_ms - self.last_read_ms > self._settings.housekeeping_ms:
             self._close(f"no report for {now_ms - self.last_read_ms} ms")
         elif (
             self.state in (MasterSessionState.READY, MasterSessionState.HANDSHAKE)
-            and now_ms - self._opened_ms > self._housekeeping_ms
+            and now_ms - self._opened_ms > self._settings.housekeeping_ms
         ):
-            self._close(f"no hello within {self._housekeeping_ms} ms")
-        elif self.state is MasterSessionState.TRANSFER and now_ms - self.last_write_ms >= self._heartbeat_ms:
+            self._close(f"no hello within {self._settings.housekeeping_ms} ms")
+        elif self.state is MasterSessionState.TRANSFER and now_ms - self.last_write_ms >= self._settings.heartbeat_ms:
             self._out.append(TRANSFER.pack(self.next_offset, 0))
             self.last_write_ms = now_ms
 
@@ -266,11 +273,11 @@ class MasterSession:
         """Return the monotonic time at which `tick` or `data_to_send` is needed, None for never."""
         if self.state is MasterSessionState.SHUTDOWN:
             return None
-        due = self.last_read_ms + self._housekeeping_ms + 1
+        due = self.last_read_ms + self._settings.housekeeping_ms + 1
         if self.state in (MasterSessionState.READY, MasterSessionState.HANDSHAKE):
-            due = min(due, self._opened_ms + self._housekeeping_ms + 1)
+            due = min(due, self._opened_ms + self._settings.housekeeping_ms + 1)
         if self.state is MasterSessionState.TRANSFER:
-            due = min(due, self.last_write_ms + self._heartbeat_ms)
+            due = min(due, self.last_write_ms + self._settings.heartbeat_ms)
             if self._rate and self._budget <= 0 and self.next_offset < self._log.written_end:
                 due = min(due, self._budget_ms + 1000)
         return due
@@ -495,7 +502,7 @@ class MasterSession:
             except StoreError as error:
                 self._close(f"the log cannot be read at {self.next_offset}: {error}")
                 return
-            self._out += frame_transfer(self.next_offset, data, self._batch_bytes)
+            self._out += frame_transfer(self.next_offset, data, self._settings.batch_bytes)
             self.next_offset += len(data)
             self.transferred_bytes += len(data)
             self._budget -= len(data)

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -228,6 +229,35 @@ class BrokerChild(Child):
         return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterPorts:
+    """Ports of the nodes of a cluster; 0 stands for a free one, which stays reserved.
+
+    Args:
+        name_server: port of the name server.
+        brokers: returns listen and replication port of a broker by (group number, id).
+        has_metrics: serve metrics, unless the settings say otherwise: a broker at its listen port + 2, the name server
+            at its port + 1; at free ports if those are free ones.
+    """
+
+    name_server: int = 0
+    brokers: Callable[[int, int], tuple[int, int]] = lambda _group, _id: (0, 0)
+    has_metrics: bool = False
+
+    def of_name_server(self) -> dict[str, Setting]:
+        """Return the name server's settings."""
+        port = self.name_server
+        metrics: dict[str, Setting] = {"metricsPort": port + 1 if port else 0} if self.has_metrics else {}
+        return {"listenPort": port, **metrics}
+
+    def of_broker(self, group: int, broker_id: int) -> dict[str, Setting]:
+        """Return a broker's settings."""
+        listen, replication = self.brokers(group, broker_id)
+        at = listen + METRICS_PORT_DISTANCE if listen else 0
+        metrics: dict[str, Setting] = {"metricsPort": at} if self.has_metrics else {}
+        return {"listenPort": listen, "haListenPort": replication, **metrics}
+
+
 class ChildCluster:
     """A name server and broker groups of one master and its slaves; a context manager.
 
@@ -235,16 +265,12 @@ class ChildCluster:
         directory: directory of stores, configuration files and logs.
         groups: number of broker groups.
         slaves: number of slaves per group.
-        port: port of the name server; 0 for a free one.
-        broker_ports: returns listen and replication port of a broker by (group number, id); (0, 0) for free ones.
+        ports: ports of all nodes.
         mode: failover mode (docs/guides/failover.md); None: existing groups keep theirs, new ones use `elect`.
         settings: broker settings by RocketMQ's keys, for all brokers.
-        name_server_settings: settings of the name server.
         keeps_groups: store the groups in `database` too; this needs SQLAlchemy.
         tls: encrypt all connections, with certificates made for the cluster, or with these; connections without TLS are
             closed.
-        has_metrics: serve metrics, unless the settings say otherwise: a broker at its listen port + 2, the name server
-            at its port + 1; at free ports if those are free ones.
     """
 
     def __init__(
@@ -253,13 +279,10 @@ class ChildCluster:
         *,
         groups: int = 2,
         slaves: int = 1,
-        port: int = 0,
-        broker_ports: Callable[[int, int], tuple[int, int]] = lambda _group, _id: (0, 0),
+        ports: ClusterPorts = ClusterPorts(),
         mode: Mode | None = Mode.STATIC,
         settings: Mapping[str, Setting] | None = None,
-        name_server_settings: Mapping[str, Setting] | None = None,
         keeps_groups: bool = False,
-        has_metrics: bool = False,
         tls: bool | ClusterCertificates = False,
     ) -> None:
         """Create the cluster without starting it."""
@@ -269,20 +292,17 @@ class ChildCluster:
             self._certificates = tls
         elif tls:
             self._certificates = ClusterCertificates.kept_in(Path(directory).absolute() / DIRECTORY_NAME)
-        self._name_server_settings: dict[str, Setting] = {"listenPort": port, **(name_server_settings or {})}
-        self._has_metrics = has_metrics
-        if has_metrics:
-            self._name_server_settings.setdefault("metricsPort", port + 1 if port else 0)
+        self._ports = ports
+        self._name_server_settings = ports.of_name_server()
         self._reserved = ReservedPorts()
         self.directory = Path(directory)
         self._shape = (groups, slaves)
-        self._ports = broker_ports
         self._mode = mode
         self._keeps_groups = keeps_groups
         self._settings = dict(settings or {})
         if self._certificates is not None:
             encrypted = self._certificates.node_settings()
-            self._name_server_settings = {**encrypted, **self._name_server_settings}
+            self._name_server_settings |= encrypted
             self._settings = {**encrypted, **self._certificates.replication_settings(), **self._settings}
         self.name_server = Child("namesrv", self.directory, self._name_server_command)
         self.brokers: list[BrokerChild] = []
@@ -395,21 +415,17 @@ class ChildCluster:
 
     def _make(self, number: int, broker_id: int) -> BrokerChild:
         _, slaves = self._shape
-        listen, replication = self._ports(number, broker_id)
         settings: dict[str, Setting] = {
             "bindAddress": LOOPBACK,
             "brokerIP1": LOOPBACK,
             "brokerIP2": LOOPBACK,
             "namesrvAddr": self.name_servers,
-            "listenPort": listen,
-            "haListenPort": replication,
+            **self._ports.of_broker(number, broker_id),
             "haSecretFile": self.secret_file,
             "brokerRole": "SLAVE" if broker_id else "SYNC_MASTER" if slaves else "ASYNC_MASTER",
         }
         if self.registry:
             settings["registryAddr"] = self.registry
-        if self._has_metrics:
-            settings["metricsPort"] = listen + METRICS_PORT_DISTANCE if listen else 0
         settings = self._reserved.instead_of_any({**settings, **self._settings})
         child = BrokerChild(group_name(number), broker_id, self.directory, settings)
         child.tls = self.tls

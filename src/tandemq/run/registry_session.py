@@ -192,7 +192,6 @@ class RegistryClient:
         self,
         address: RegistryAddress,
         *,
-        seconds: float = ANSWER_SECONDS,
         secret_file: str | Path = "",
         tls: ClientTls | None = None,
     ) -> None:
@@ -200,7 +199,6 @@ class RegistryClient:
 
         Args:
             address: the registry.
-            seconds: timeout for the session and for each answer.
             secret_file: secret file for authentication at a name server, the same as its haSecretFile.
             tls: TLS of the connection to a name server.
 
@@ -209,7 +207,6 @@ class RegistryClient:
             RemoteError: the name server refused the authentication.
             ConfigError: ZooKeeper's client is not installed, or the secret file or a file of TLS cannot be used.
         """
-        self._seconds = seconds
         self._wake = threading.Event()
         self._session = start_session(address, TIMEOUT_MS, self._wake, open_keyring(str(secret_file)), tls)
         self._token = 0
@@ -218,7 +215,7 @@ class RegistryClient:
             self.close()
             if refusal:
                 raise RemoteError(refusal)
-            raise NotConnected(f"the registry {address} does not answer within {seconds:g} s: {reason}")
+            raise NotConnected(f"the registry {address} does not answer within {ANSWER_SECONDS:g} s: {reason}")
 
     def do(self, operation: Operation) -> Outcome:
         """Execute one operation; returns Unknown if no answer arrives in time."""
@@ -229,7 +226,7 @@ class RegistryClient:
 
     def _wait_for(self, kind: type[RegistryEvent]) -> RegistryEvent | None:
         """Wait for the next event of a kind (a response must be that of the last request); None after the timeout."""
-        until_ms = read_clock().mono_ms + int(self._seconds * 1000)
+        until_ms = read_clock().mono_ms + int(ANSWER_SECONDS * 1000)
         while True:
             self._wake.clear()
             for event in self._session.take_events():

@@ -178,8 +178,8 @@ def test_error_is_one_line_and_an_exit_code(
 def test_unreachable_zookeeper_is_one_line_unless_verbose(tmp_path: Path, options: tuple[str, ...]) -> None:
     words = ("ha", "config", "apply", "--registry", "zookeeper://127.0.0.1:1")
     within_a_second = (
-        "from tandemq.cli import main; from tandemq.run.registry_session import RegistryClient;"
-        "RegistryClient.__init__.__kwdefaults__['seconds'] = 1; main()"
+        "from tandemq.cli import main; from tandemq.run import registry_session;"
+        "registry_session.ANSWER_SECONDS = 1.0; main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", within_a_second, *options, *words],

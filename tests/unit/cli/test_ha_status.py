@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -174,7 +173,7 @@ def test_address_of_a_name_server_is_an_error(run: Run, cluster: LocalCluster) -
 def test_registered_brokers_are_shown_while_the_registry_is_unreachable(
     run: Run, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_session, "RegistryClient", partial(RegistryClient, seconds=1))
+    monkeypatch.setattr(registry_session, "ANSWER_SECONDS", 1.0)
     done = run("ha", "status", "-n", cluster.name_servers, "--registry", f"namesrv://{NOBODY}")
     assert "broker-a" in done.stdout
     assert f"the registry namesrv://{NOBODY} does not answer" in done.stderr

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandemq.codec.record.record import (
+    BATCH_PARTS_MAX,
     MAGIC_V1,
     MAGIC_V2,
     BatchPart,
@@ -293,10 +294,10 @@ def test_empty_or_malformed_batch_is_an_error(raw: bytes) -> None:
 
 
 def test_batch_of_too_many_messages_is_an_error() -> None:
-    raw = encode_batch([BatchPart(0, b"", b"")]) * 11
+    part = encode_batch([BatchPart(0, b"", b"")])
     with pytest.raises(ProtocolError):
-        decode_batch(raw, parts_max=10)
-    assert len(decode_batch(raw, parts_max=11)) == 11
+        decode_batch(part * (BATCH_PARTS_MAX + 1))
+    assert len(decode_batch(part * BATCH_PARTS_MAX)) == BATCH_PARTS_MAX
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_reads_continue_within_4_seconds_of_a_kill(mode: Mode) -> None:
 
 def test_expired_permission_is_reported_with_the_end_of_its_lease() -> None:
     member = member_of(group(Mode.ELECT), 1)
-    until = member._lease.until_ms()
+    until = member._facts.lease.until_ms()
     member.permit(Now(until + 4_000, 0))
     (change,) = (effect for effect in member.next_effects() if isinstance(effect, PermissionChanged))
     assert change[:2] == (False, False)

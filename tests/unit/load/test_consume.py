@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from tandemq.load import ConsumeOptions, LoadError, consume
-from tandemq.load.wire.records import body_position, count_records
+from tandemq.load.wire.records import count_records
 from tests.unit.load.fake_broker import FakeBroker, record, running
 
 
@@ -98,10 +98,3 @@ def test_records_that_do_not_add_up_are_an_error(cut: int) -> None:
     assert count_records(data, 0, len(data)) == 2
     with pytest.raises(LoadError):
         count_records(data, 0, len(data) - (cut if cut != 95 else 1))
-
-
-def test_body_position_counts_the_hosts() -> None:
-    data = bytearray(record(0, 0, 0, b"abc"))
-    assert data[body_position(data, 0) :][:3] == b"abc"
-    data[39] = 0x30
-    assert body_position(data, 0) == 88 + 24

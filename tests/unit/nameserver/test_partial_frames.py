@@ -25,7 +25,7 @@ def test_partial_frames_on_many_connections_are_bounded_together(
         closed += [number for number, _ in server.raw(link, begun)[1].closes]
     assert closed == list(range(10, 10 + len(closed))), "the oldest first"
     assert 40 <= len(closed) < 50
-    assert server.node.link_count == 51 - len(closed)
+    assert len(server.node._connections) == 51 - len(closed)
     assert sum("unfinishedFramesMax" in record.message for record in caplog.records) == 1, "once per address and minute"
     server.register(BROKER)
     assert server.route(BROKER, "TopicA") is not None

@@ -118,10 +118,8 @@ def make_master(keyring: Keyring | None, *, is_classic_admitted: bool = False) -
     return master.MasterSession(
         FakeLog(LOG, segment_bytes=4096),
         0,
+        master.MasterSettings(DEFAULTS.ha_heartbeat_ms, DEFAULTS.ha_housekeeping_ms, batch_bytes=32_768),
         is_classic_admitted=is_classic_admitted,
-        heartbeat_ms=DEFAULTS.ha_heartbeat_ms,
-        housekeeping_ms=DEFAULTS.ha_housekeeping_ms,
-        batch_bytes=32_768,
         prover=None if keyring is None else MasterProver(keyring, 0),
     )
 

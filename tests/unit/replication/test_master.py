@@ -25,6 +25,7 @@ from tandemq.replication.master import (
     MasterSession,
     MasterSessionClosed,
     MasterSessionState,
+    MasterSettings,
     SlaveAcked,
     SlaveHelloReceived,
     TailComplete,
@@ -37,10 +38,8 @@ DEFAULTS = BrokerConfig()
 
 
 def open_session(log: FakeLog, *, is_classic: bool = True, batch: int = 32_768, rate: int = 0) -> MasterSession:
-    return MasterSession(
-        log, 0, is_classic_admitted=is_classic, heartbeat_ms=DEFAULTS.ha_heartbeat_ms,
-        housekeeping_ms=DEFAULTS.ha_housekeeping_ms, batch_bytes=batch, bytes_per_second=rate,
-    )  # fmt: skip
+    settings = MasterSettings(DEFAULTS.ha_heartbeat_ms, DEFAULTS.ha_housekeeping_ms, batch, rate)
+    return MasterSession(log, 0, settings, is_classic_admitted=is_classic)
 
 
 def report(offset: int) -> bytes:

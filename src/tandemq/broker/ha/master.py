@@ -69,11 +69,10 @@ class MasterSide:
         self.sessions[event.link] = session = master.MasterSession(
             self._store.log,
             now.mono_ms,
+            master.MasterSettings(
+                config.ha_heartbeat_ms, config.ha_housekeeping_ms, config.ha_batch_bytes, config.ha_bytes_per_second
+            ),
             is_classic_admitted=address in config.ha_classic_peers,
-            heartbeat_ms=config.ha_heartbeat_ms,
-            housekeeping_ms=config.ha_housekeeping_ms,
-            batch_bytes=config.ha_batch_bytes,
-            bytes_per_second=config.ha_bytes_per_second,
             prover=None if self._keyring is None else MasterProver(self._keyring, config.broker_id),
         )
         session.tls = event.tls

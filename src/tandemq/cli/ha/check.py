@@ -8,11 +8,10 @@ import click
 from tandemq.cli.ha.health import faults_of, outages_of, verdict
 from tandemq.cli.ha.nagios import ClusterFaults, LagLimits, PluginState, plugin_line, unknown_line
 from tandemq.cli.ha.status import group_rows
+from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.members import Group, GroupSearch, search_options
 from tandemq.cli.support.output import json_option, show_json
 from tandemq.errors import ConfigError, LocalError, TandemError
-
-EXIT_FAULTS = 3
 
 
 @click.command()

@@ -17,6 +17,7 @@ from tandemq.cli.ha.config import config
 from tandemq.cli.ha.roles import force_master, history, switch
 from tandemq.cli.ha.scrub import scrub, try_log_health
 from tandemq.cli.ha.status import status
+from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.members import FoundBroker, GroupSearch, search_options
 from tandemq.cli.support.output import json_option, plain, show_json, show_rows
 from tandemq.cli.support.progress import ProgressLine
@@ -27,7 +28,6 @@ from tandemq.model.codes import RequestCode, ResponseCode
 if TYPE_CHECKING:
     from tandemq.cli.ha.queue_comparison import ComparedQueues, QueueDifference
 
-EXIT_FAULTS = 3
 CHUNK_BYTES = 1 << 20
 
 

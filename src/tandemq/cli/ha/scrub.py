@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 from tandemq.cli.support.client_session import namesrv_option
+from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.members import ListedBroker, ask_json, members_of
 from tandemq.cli.support.output import json_option, show_json, show_rows
 from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
-EXIT_FAULTS = 3
 POLL_S = 0.2
 MEBIBYTE = 1 << 20
 

@@ -11,6 +11,7 @@ import click
 
 from tandemq.cli.ha.health import faults_of, registry_problem, verdict
 from tandemq.cli.ha.scrub import damage_rows, health_columns, show_damages, try_log_health
+from tandemq.cli.support.exit_codes import EXIT_FAILED
 from tandemq.cli.support.members import (
     FoundBroker,
     Group,
@@ -25,8 +26,6 @@ from tandemq.cli.support.output import json_option, show_json, show_rows, time_t
 from tandemq.coordination.lease import CHECKS, LEASE_MS
 from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
-
-EXIT_FAILED = 1
 
 
 @click.command()

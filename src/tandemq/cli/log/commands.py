@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.output import body_field, json_option, show_facts, show_json, time_text
 from tandemq.cli.support.paths import LocalPath
 from tandemq.cli.support.progress import ProgressLine
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from tandemq.cli.log.check_queues import Finding, QueueComparison, QueueReport, Settings
     from tandemq.codec.record.record import Record
 
-EXIT_FAULTS = 3
 store_argument = click.argument("store", type=LocalPath(exists=True, file_okay=False, path_type=Path))
 
 

@@ -26,6 +26,7 @@ from tandemq.cli.spark.parameters import (
 from tandemq.cli.spark.pipeline import pipeline
 from tandemq.cli.spark.replay import replay
 from tandemq.cli.spark.session import clear_errors, run_into_lake
+from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows
 from tandemq.cli.support.paths import LocalPath, lake_location, storage_option
 from tandemq.config.settings import DELAY_LEVELS, parse_delay_levels
@@ -34,7 +35,6 @@ from tandemq.errors import ConfigError
 if TYPE_CHECKING:
     from tandemq.spark.jobs.stats import LogStatistics
 
-EXIT_FAULTS = 3
 SHOWN_MAX = 20
 ALLOW_LOSS = {
     "set failOnDataLoss to false to continue without them": "--allow-loss continues without them",

@@ -97,15 +97,11 @@ def ask_any_code(address: str, command: Command, timeout_ms: int = 0) -> Steps[C
     return answer
 
 
-def ask_all(requests: list[Invoke], at_once: int = REQUESTS_AT_ONCE) -> Steps[list[Answer]]:
-    """Send several requests and return their responses in the same order; an error where no response came.
-
-    Args:
-        at_once: maximum number of them in flight.
-    """
+def ask_all(requests: list[Invoke]) -> Steps[list[Answer]]:
+    """Send several requests and return their responses in the same order; an error where no response came."""
     answers: list[Answer] = []
-    for start in range(0, len(requests), at_once):
-        answers += yield InvokeAll(requests[start : start + at_once])
+    for start in range(0, len(requests), REQUESTS_AT_ONCE):
+        answers += yield InvokeAll(requests[start : start + REQUESTS_AT_ONCE])
     return answers
 
 

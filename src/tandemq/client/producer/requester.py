@@ -83,8 +83,6 @@ class Requester:
         """By topic."""
         self.unclaimed = 0
         """Number of replies that nobody waited for."""
-        self.timed_out = 0
-        """Number of requests without a reply in time."""
 
     def __len__(self) -> int:
         """Return the number of waiting requests."""
@@ -202,7 +200,6 @@ class Requester:
             ticket.fail(error)
 
     def _expire(self, ticket: RequestTicket, timeout_ms: int, _now: Now) -> None:
-        self.timed_out += 1
         where = "is stored" if ticket.sent is not None else "may be stored"
         self._fail(ticket, NoReply(f"no reply came within {timeout_ms} ms; the request {where}"))
 

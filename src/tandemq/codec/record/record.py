@@ -502,9 +502,11 @@ class BatchPart(NamedTuple):
 
 
 _PART = Struct(">iiiii")
+BATCH_PARTS_MAX = 65_536
+"""Maximum number of messages in a batch."""
 
 
-def decode_batch(body: bytes, parts_max: int = 65536) -> list[BatchPart]:
+def decode_batch(body: bytes) -> list[BatchPart]:
     """Split the body of a batch into its messages.
 
     Raises:
@@ -524,8 +526,8 @@ def decode_batch(body: bytes, parts_max: int = 65536) -> list[BatchPart]:
                 raise ProtocolError(f"batch: message {len(parts)} at byte {position} has contradicting lengths")
             parts.append(_new_record(BatchPart, (flag, body[start:body_end], body[body_end + 2 : stop])))
             position = stop
-            if len(parts) > parts_max:
-                raise ProtocolError(f"batch: more than {parts_max} messages")
+            if len(parts) > BATCH_PARTS_MAX:
+                raise ProtocolError(f"batch: more than {BATCH_PARTS_MAX} messages")
     except StructError as error:
         raise ProtocolError(f"batch: message {len(parts)} at byte {position} is cut off") from error
     if not parts:

@@ -9,11 +9,11 @@ Source: docs/internals/failover.md, "A reader that does not return"; requirement
 
 from tandemq.boundary import Now
 from tandemq.coordination.lease import NEVER
-from tandemq.coordination.member.facts import Membership
+from tandemq.coordination.member.facts import MemberFacts
 from tandemq.coordination.member.orders import MergeOffsets
-from tandemq.coordination.member.outputs import EffectQueue
+from tandemq.coordination.member.outputs import MemberOutputs
 from tandemq.coordination.registry.records import CopiedOffsets, GroupMode, GroupState
-from tandemq.coordination.registry.view import RETRY_MS, RegistryView
+from tandemq.coordination.registry.view import RETRY_MS
 
 COPY_MS = 1_000
 """Minimum interval of the copies."""
@@ -22,11 +22,11 @@ COPY_MS = 1_000
 class OffsetCopies:
     """Both sides."""
 
-    def __init__(self, view: RegistryView, membership: Membership, effects: EffectQueue) -> None:
+    def __init__(self, facts: MemberFacts, outputs: MemberOutputs) -> None:
         """Nothing is copied."""
-        self._view = view
-        self._membership = membership
-        self._effects = effects
+        self._facts = facts
+        self._view = facts.view
+        self._outputs = outputs
         self._newest: CopiedOffsets | None = None
         self._next_ms = NEVER
         self._read_ms = NEVER
@@ -39,7 +39,7 @@ class OffsetCopies:
         """Take the offsets that consumers have committed here since this member became the reader."""
         state = self._view.state
         if state is not None and self._is_reading(state):
-            self._newest = CopiedOffsets(self._membership.id, state.reading_since, table)
+            self._newest = CopiedOffsets(self._facts.id, state.reading_since, table)
 
     def tick(self, now: Now) -> None:
         """Write the newest offsets if they are not in the registry, when due."""
@@ -65,7 +65,7 @@ class OffsetCopies:
 
     def _is_reading(self, state: GroupState) -> bool:
         """Whether this member is the reader; also while it hands over, which may be given up."""
-        return state.mode is GroupMode.SLAVE_CONSUME and state.reader == self._membership.id
+        return state.mode is GroupMode.SLAVE_CONSUME and state.reader == self._facts.id
 
     # A member that follows the reader.
 
@@ -84,7 +84,7 @@ class OffsetCopies:
             return True
         if copied != self._ordered:
             self._ordered = copied
-            self._effects.add(MergeOffsets(copied))
+            self._outputs.add(MergeOffsets(copied))
         return False
 
     def merged(self, copied: CopiedOffsets, *, is_saved: bool) -> None:

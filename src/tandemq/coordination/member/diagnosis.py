@@ -3,25 +3,20 @@
 Shown by `tandemq ha status` and logged. Source: docs/guides/operations.md, "Registry messages of a broker".
 """
 
-from tandemq.coordination.member.facts import Membership
+from tandemq.coordination.member.facts import MemberFacts
 from tandemq.coordination.member.founding import Founding
-from tandemq.coordination.member.held_lease import HeldLease
 from tandemq.coordination.member.older_record import OlderRecord
-from tandemq.coordination.registry.view import RegistryView
 
 
 class Diagnosis:
     """Finds problems in what a member has read from the registry."""
 
-    def __init__(
-        self, view: RegistryView, membership: Membership, founding: Founding, older: OlderRecord, lease: HeldLease
-    ) -> None:
+    def __init__(self, facts: MemberFacts, founding: Founding, older: OlderRecord) -> None:
         """Reads these parts, changes none."""
-        self._view = view
-        self._membership = membership
+        self._facts = facts
+        self._view = facts.view
         self._founding = founding
         self._older = older
-        self._lease = lease
 
     def problem(self, now_ms: int) -> str:
         """Return all problems at a monotonic time, "" if there are none.
@@ -32,7 +27,7 @@ class Diagnosis:
         found = [self._changed_mode(), self._no_member(), view.problem, self._founding.reason, self._older.reason()]
         if view.is_elsewhere:
             found.append("wait until that session expires, or stop the other process")
-        session_ms = self._lease.timing.session_ms
+        session_ms = self._facts.lease.timing.session_ms
         if view.is_up and now_ms - view.confirmed_ms > session_ms:
             found.append(
                 f"the registry is slow: it has not answered any request of the last {session_ms / 1000:g} s; "
@@ -49,7 +44,7 @@ class Diagnosis:
         return self._no_member() or self._view.problem or self._founding.reason
 
     def _changed_mode(self) -> str:
-        config, mode = self._view.config, self._membership.mode
+        config, mode = self._view.config, self._facts.membership.mode
         if config is None or mode is None or config.mode is mode:
             return ""
         return (
@@ -58,7 +53,7 @@ class Diagnosis:
         )
 
     def _no_member(self) -> str:
-        membership = self._membership
+        membership = self._facts.membership
         if self._view.config is None or membership.own is not None:
             return ""
         settings, name = membership.settings, membership.settings.broker_name

@@ -1,14 +1,16 @@
-"""What a member knows besides the registry: the group's configuration, its own log, the other members.
+"""What a member knows: the registry, the group's configuration, its own log, its lease, the other members.
 
-Each object has one owner, the member's machine; the parts of the machine read them.
+The member's machine owns one `MemberFacts`; the parts of the machine read it.
 Source: docs/internals/failover.md; requirements F09-F33, R11.
 """
 
 from tandemq.boundary import Now
 from tandemq.coordination.election import Candidate
+from tandemq.coordination.in_sync import InSync
 from tandemq.coordination.liveness import GroupPeer
+from tandemq.coordination.member.held_lease import HeldLease
 from tandemq.coordination.member.orders import MemberSettings
-from tandemq.coordination.registry.records import BrokerPermission, GroupMember, Mode
+from tandemq.coordination.registry.records import BrokerPermission, GroupMember, GroupState, Mode
 from tandemq.coordination.registry.view import RegistryView
 
 
@@ -144,21 +146,42 @@ class PeerTable:
         )
 
 
-def member_with_longer_log(view: RegistryView, membership: Membership, log: LogState, *, without: int) -> int | None:
-    """Return the live member with the longest log, if it is longer than this broker's; `without` is not considered."""
-    found = {
-        other: (record.epoch, record.log_end)
-        for other, record in (view.live or {}).items()
-        if record is not None and other not in (membership.id, without)
-    }
-    best = max(found, key=found.__getitem__, default=None)
-    return best if best is not None and found[best] > (log.epoch, log.end) else None
+class MemberFacts:
+    """The facts that all parts of a member decide by."""
 
+    def __init__(self, settings: MemberSettings, now: Now, log: LogState, seen: GroupState | None) -> None:
+        """Nothing is known of the registry and of other members.
 
-def next_epoch(view: RegistryView, log: LogState) -> int:
-    """Return an epoch above all that this broker and the live members have seen."""
-    epochs = [log.epoch, view.last_epoch, *(one.epoch for one in (view.state, view.refused) if one is not None)]
-    for record in (view.live or {}).values():
-        if record is not None:
-            epochs += [record.epoch, 0 if record.seen is None else record.seen.epoch]
-    return max(epochs) + 1
+        Args:
+            settings: identity, addresses and times.
+            now: this moment.
+            log: the recovered log.
+            seen: the newest record that this broker has seen.
+        """
+        self.id = settings.broker_id
+        self.view = RegistryView(settings.cluster, settings.broker_name, settings.broker_id, seen)
+        self.membership = Membership(settings, self.view)
+        self.log = log
+        self.peers = PeerTable(now.mono_ms)
+        self.in_sync = InSync(self.id, ())
+        self.lease = HeldLease(settings, self.view)
+
+    def member_with_longer_log(self, *, without: int) -> int | None:
+        """Return the live member with the longest log, if it is longer than this broker's; not `without`."""
+        found = {
+            other: (record.epoch, record.log_end)
+            for other, record in (self.view.live or {}).items()
+            if record is not None and other not in (self.id, without)
+        }
+        best = max(found, key=found.__getitem__, default=None)
+        return best if best is not None and found[best] > (self.log.epoch, self.log.end) else None
+
+    def next_epoch(self) -> int:
+        """Return an epoch above all that this broker and the live members have seen."""
+        view = self.view
+        epochs = [self.log.epoch, view.last_epoch]
+        epochs += [one.epoch for one in (view.state, view.refused) if one is not None]
+        for record in (view.live or {}).values():
+            if record is not None:
+                epochs += [record.epoch, 0 if record.seen is None else record.seen.epoch]
+        return max(epochs) + 1

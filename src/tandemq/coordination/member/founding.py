@@ -17,23 +17,21 @@ Owner: the member. Source: docs/internals/failover.md, "When the registry loses 
 
 from tandemq.boundary import Now
 from tandemq.coordination.election import rank_of
-from tandemq.coordination.member.facts import LogState, Membership, member_with_longer_log, next_epoch
+from tandemq.coordination.member.facts import MemberFacts
 from tandemq.coordination.member.orders import CommandResult
-from tandemq.coordination.member.outputs import RegistryWriter
+from tandemq.coordination.member.outputs import MemberOutputs
 from tandemq.coordination.registry.lineage import is_one_history
 from tandemq.coordination.registry.records import NOBODY, GroupConfig, GroupMode, GroupState, LiveBroker, Mode
-from tandemq.coordination.registry.view import RegistryView
 
 
 class Founding:
     """Creates the record, or waits until that is safe."""
 
-    def __init__(self, view: RegistryView, membership: Membership, log: LogState, writer: RegistryWriter) -> None:
+    def __init__(self, facts: MemberFacts, outputs: MemberOutputs) -> None:
         """The registry has not been read yet."""
-        self._view = view
-        self._membership = membership
-        self._log = log
-        self._writer = writer
+        self._facts = facts
+        self._view = facts.view
+        self._outputs = outputs
         self._next_poll_ms = 0
         self._is_forced = False
         self.reason = ""
@@ -41,11 +39,11 @@ class Founding:
 
     def tick(self, now: Now) -> None:
         """Publish that this broker waits, and look for the other members."""
-        view, membership = self._view, self._membership
+        view, membership = self._view, self._facts.membership
         if not view.is_record_missing:
             self._is_forced, self.reason = False, ""
             return
-        self._writer.publish_live_node()
+        self._outputs.publish_live_node()
         if view.is_up and now.mono_ms >= self._next_poll_ms:
             self._next_poll_ms = now.mono_ms + membership.settings.check_ms
             view.poll(other for other in sorted(view.live or ()) if other != membership.id)
@@ -55,7 +53,7 @@ class Founding:
         config, live = self._view.config, self._view.live
         if not self._view.is_record_missing or config is None or live is None:
             return
-        own_id = self._membership.id
+        own_id = self._facts.id
         others = {one.broker_id: live.get(one.broker_id) for one in config.members if one.broker_id != own_id}
         if self._view.unread(others):
             return  # it may have followed a record
@@ -91,9 +89,9 @@ class Founding:
 
     def force(self, *, is_preview: bool) -> CommandResult:
         """Carry out an operator's order to create the record with this broker's log; a preview changes nothing."""
-        membership = self._membership
+        membership = self._facts.membership
         self._is_forced |= not is_preview
-        longer = member_with_longer_log(self._view, membership, self._log, without=NOBODY)
+        longer = self._facts.member_with_longer_log(without=NOBODY)
         hint = "" if longer is None else f"; broker {longer} has a longer log: force that one instead"
         return CommandResult(
             True,
@@ -105,21 +103,21 @@ class Founding:
     def _existed_before(self, others: dict[int, LiveBroker | None]) -> bool:
         """Whether any member has followed a record of this group."""
         epochs = [record.epoch for record in others.values() if record is not None]
-        return max(self._log.epoch, self._view.last_epoch, *epochs, 0) > 0
+        return max(self._facts.log.epoch, self._view.last_epoch, *epochs, 0) > 0
 
     def _create_first(self, config: GroupConfig, now: Now) -> None:
-        own_id = self._membership.id
+        own_id = self._facts.id
         able = [one for one in config.members if one.permission.may_write]
         first = config.master or min(able, key=lambda one: (-one.priority, one.broker_id))
         if first.broker_id == own_id:
-            if self._log.end == 0:
-                self._log.is_whole = True  # no member has acknowledged anything yet
+            if self._facts.log.end == 0:
+                self._facts.log.is_whole = True  # no member has acknowledged anything yet
             state = GroupState(1, own_id, (own_id,), GroupMode.NORMAL, own_id)
-            self._writer.propose(state, "the group begins", now)
+            self._outputs.propose(state, "the group begins", now)
 
     def _new_master(self, config: GroupConfig, others: dict[int, LiveBroker]) -> int | None:
         """Return the member with the longest history; among equal ones of slave-consume, the configured master."""
-        membership, log = self._membership, self._log
+        membership, log = self._facts.membership, self._facts.log
         candidates = [membership.candidate(membership.id, log.epoch, log.end)]
         candidates += [membership.candidate(number, record.epoch, record.log_end) for number, record in others.items()]
         named = None if membership.is_elect or config.master is None else config.master.broker_id
@@ -131,20 +129,20 @@ class Founding:
         return min((one.broker_id for one in candidates), key=lambda one: rank_of(one, candidates), default=None)
 
     def _create_again(self, others: dict[int, LiveBroker], why: str, now: Now) -> None:
-        membership, own_id = self._membership, self._membership.id
-        epoch = next_epoch(self._view, self._log)
+        membership, own_id = self._facts.membership, self._facts.id
+        epoch = self._facts.next_epoch()
         state = GroupState(epoch, own_id, (own_id,), GroupMode.NORMAL, own_id)
         if membership.mode is Mode.SLAVE_CONSUME and (reader := self._last_reader(others)) is not None:
             in_sync = tuple(sorted((own_id, reader)))
             state = GroupState(epoch, own_id, in_sync, GroupMode.SLAVE_CONSUME, reader)
         # No member has more, or the operator accepted the loss.
-        longer = member_with_longer_log(self._view, membership, self._log, without=NOBODY)
-        self._log.is_loss_accepted = membership.is_elect or self._is_forced or longer is None
-        self._writer.propose(state, f"the registry had lost the group's record; it is created again: {why}", now)
+        longer = self._facts.member_with_longer_log(without=NOBODY)
+        self._facts.log.is_loss_accepted = membership.is_elect or self._is_forced or longer is None
+        self._outputs.propose(state, f"the registry had lost the group's record; it is created again: {why}", now)
 
     def _last_reader(self, others: dict[int, LiveBroker]) -> int | None:
         """Return the member that served clients last, if it is not this one and may be read."""
         last = max(others, key=lambda number: others[number].held, default=None)
-        if last is None or others[last].held <= self._log.held or not self._membership.permission_of(last).may_read:
+        if last is None or others[last].held <= self._facts.log.held:
             return None
-        return last
+        return last if self._facts.membership.permission_of(last).may_read else None

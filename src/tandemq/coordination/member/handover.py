@@ -19,14 +19,13 @@ from dataclasses import dataclass, replace
 
 from tandemq.boundary import Now
 from tandemq.coordination.lease import NEVER
-from tandemq.coordination.member.facts import LogState, Membership, PeerTable
+from tandemq.coordination.member.facts import MemberFacts
 from tandemq.coordination.member.older_record import OlderRecord
 from tandemq.coordination.member.orders import CommandResult, HandOffsets, MemberStage
-from tandemq.coordination.member.outputs import EffectQueue, RegistryWriter
+from tandemq.coordination.member.outputs import MemberOutputs
 from tandemq.coordination.member.service import ServiceState
 from tandemq.coordination.permission import holder_of
 from tandemq.coordination.registry.records import GroupMode, Mode
-from tandemq.coordination.registry.view import RegistryView
 from tandemq.coordination.slave_consume import HandoverStep
 
 
@@ -54,25 +53,12 @@ class HandoverProgress:
 class Handover:
     """Hands over what this member serves, and takes offsets as the master."""
 
-    def __init__(
-        self,
-        view: RegistryView,
-        membership: Membership,
-        log: LogState,
-        peers: PeerTable,
-        service: ServiceState,
-        writer: RegistryWriter,
-        effects: EffectQueue,
-        older: OlderRecord,
-    ) -> None:
+    def __init__(self, facts: MemberFacts, outputs: MemberOutputs, service: ServiceState, older: OlderRecord) -> None:
         """No handover is in progress."""
-        self._view = view
-        self._membership = membership
-        self._log = log
-        self._peers = peers
+        self._facts = facts
+        self._view = facts.view
         self._service = service
-        self._writer = writer
-        self._effects = effects
+        self._outputs = outputs
         self._older = older
         self.progress: HandoverProgress | None = None
         self._next_ms = NEVER
@@ -89,7 +75,7 @@ class Handover:
 
     def switch(self, target: int, now: Now) -> CommandResult:
         """Begin to make another member the master, by an operator's order."""
-        membership, state = self._membership, self._view.state
+        membership, state = self._facts.membership, self._view.state
         if state is None or self._view.config is None:
             return CommandResult(
                 False, False, f"broker {membership.id} has not read the group's record from the registry"
@@ -106,7 +92,7 @@ class Handover:
 
     def _refusal(self, target: int) -> str | None:
         """Return why the group cannot be switched to a member now; None if it can."""
-        membership, state = self._membership, self._view.state
+        membership, state = self._facts.membership, self._view.state
         assert state is not None, "checked before"
         if self._service.stage is not MemberStage.SERVING or state.master != membership.id:
             return f"broker {membership.id} is not the serving master; the record names broker {state.master}"
@@ -116,12 +102,12 @@ class Handover:
             return f"broker {target} may not be written to by configuration; allow it WRITE first"
         if target not in state.in_sync:
             return f"broker {target} is not in sync; wait until it has caught up"
-        peer = self._peers.get(target)
+        peer = self._facts.peers.get(target)
         if not peer.is_linked or peer.acked < 0:
             return f"broker {target} is not connected"
         if not peer.has_tables:
             return f"broker {target} has not received topics and groups yet; try again in some seconds"
-        lag = self._log.end - peer.acked
+        lag = self._facts.log.end - peer.acked
         if lag > membership.settings.switch_lag_bytes_max:
             return f"broker {target} lags by {lag} bytes; wait until it has caught up"
         if not self._view.may_propose:
@@ -134,12 +120,12 @@ class Handover:
         self.progress = HandoverProgress(to, is_switch, why, now.mono_ms, self._view.version)
         self._service.takes_commits = True
         if is_switch:
-            self._peers.get(to).has_tables = False  # until it reports that it has the last changes
+            self._facts.peers.get(to).has_tables = False  # until it reports that it has the last changes
         self._service.become(MemberStage.HANDING, f"handing over to broker {to}", now)
 
     def tick(self, now: Now) -> None:
         """Continue the handover in progress, or begin an offset handover that has become possible."""
-        progress, settings = self.progress, self._membership.settings
+        progress, settings = self.progress, self._facts.membership.settings
         if progress is None:
             if self._may_return_reading(now):
                 assert self._view.state is not None, "checked before"
@@ -165,12 +151,12 @@ class Handover:
             self.give_up(f"not completed after {now.mono_ms - progress.begun_ms} ms", now)
 
     def _drain_ms(self, progress: HandoverProgress) -> int:
-        settings = self._membership.settings
+        settings = self._facts.membership.settings
         return settings.switch_drain_ms if progress.is_switch else settings.drain_ms
 
     def _is_forbidden(self, progress: HandoverProgress) -> bool:
         """Whether the configuration has changed so that the target may not become master any more."""
-        may_write = self._membership.permission_of(progress.to).may_write
+        may_write = self._facts.membership.permission_of(progress.to).may_write
         return progress.is_switch and not progress.is_proposed and not may_write
 
     def _may_return_reading(self, now: Now) -> bool:
@@ -182,7 +168,7 @@ class Handover:
             and state.mode is GroupMode.SLAVE_CONSUME
             and view.may_propose
             and state.master in (view.live or {})
-            and self._peers.get(state.master).is_linked
+            and self._facts.peers.get(state.master).is_linked
             and now.mono_ms >= self._next_ms
             and not self._older.objection()
         )
@@ -190,7 +176,7 @@ class Handover:
     def _configured_master(self, now: Now) -> int | None:
         """Return the member to which this master of `slave-consume` hands over now, as configured when it started;
         None if there is none, or it is not ready."""
-        membership, master = self._membership, self._membership.successor
+        membership, master = self._facts.membership, self._facts.membership.successor
         is_serving = membership.mode is Mode.SLAVE_CONSUME and self._service.stage is MemberStage.SERVING
         if master is None or not is_serving or now.mono_ms < self._next_ms:
             return None
@@ -203,7 +189,7 @@ class Handover:
             return None
         if progress.step is HandoverStep.DRAIN:
             return progress.begun_ms + self._drain_ms(progress)
-        return progress.begun_ms + self._membership.settings.hand_over_ms
+        return progress.begun_ms + self._facts.membership.settings.hand_over_ms
 
     def drained(self, now: Now) -> None:
         """Consumers have committed what they had pulled."""
@@ -216,7 +202,7 @@ class Handover:
             return
         progress.step = HandoverStep.OFFSETS
         self._service.takes_commits = False
-        self._effects.add(HandOffsets(progress.to, progress.token))
+        self._outputs.add(HandOffsets(progress.to, progress.token))
 
     def handed(self, token: int, now: Now, *, is_stored: bool) -> None:
         """The other member answered whether it has stored the offsets."""
@@ -230,27 +216,27 @@ class Handover:
 
     def _propose_switch(self, progress: HandoverProgress, now: Now) -> None:
         """Write the record that names the target, once it has the whole log and all tables."""
-        state, peer = self._view.state, self._peers.get(progress.to)
+        state, peer = self._view.state, self._facts.peers.get(progress.to)
         assert state is not None, "this member serves by it"
-        if peer.acked < self._log.end or not peer.is_linked or not peer.has_tables:
+        if peer.acked < self._facts.log.end or not peer.is_linked or not peer.has_tables:
             return
         progress.is_proposed = True
-        epoch = max(state.epoch, self._log.epoch) + 1
+        epoch = max(state.epoch, self._facts.log.epoch) + 1
         new = replace(state, epoch=epoch, master=progress.to, reader=progress.to)
-        self._writer.propose(new, f"switch from broker {self._membership.id} to {progress.to} {progress.why}", now)
+        self._outputs.propose(new, f"switch from broker {self._facts.id} to {progress.to} {progress.why}", now)
 
     def give_up(self, why: str, now: Now) -> None:
         """Serve again; after another write of the record if the other member may have a write in flight."""
         progress, self.progress = self.progress, None
         assert progress is not None, "no handover is in progress"
-        self._next_ms = now.mono_ms + self._membership.settings.hand_back_wait_ms
+        self._next_ms = now.mono_ms + self._facts.membership.settings.hand_back_wait_ms
         text = f"the handover to broker {progress.to} was given up: {why}"
         if progress.is_revocable:
             self._service.become(MemberStage.SERVING, text, now)
         else:
             self._service.reclaim(text, now)
         if progress.is_switch:
-            self._effects.command_done(f"not switched: {why}", is_done=False)
+            self._outputs.command_done(f"not switched: {why}", is_done=False)
 
     def over(self) -> None:
         """End the handover: the record names another holder now, or is lost."""
@@ -259,17 +245,17 @@ class Handover:
             return
         state = self._view.state
         if state is None:
-            self._effects.command_done("not switched: the group's record is lost", is_done=False)
+            self._outputs.command_done("not switched: the group's record is lost", is_done=False)
         else:
             text = f"broker {state.master} is the master, epoch {state.epoch}"
-            self._effects.command_done(text, is_done=state.master == progress.to)
+            self._outputs.command_done(text, is_done=state.master == progress.to)
 
     # Taking offsets, as the master.
 
     def may_take(self, giver: int, token: int) -> bool:
         """Whether offsets of a member, for this version of the record, may be merged and stored."""
         state = self._view.state
-        if state is None or holder_of(state) != giver or giver == self._membership.id:
+        if state is None or holder_of(state) != giver or giver == self._facts.id:
             return False
         return token >= self._view.version
 
@@ -290,5 +276,5 @@ class Handover:
         elif self.taken == view.version:
             self.taken = None
             reader = view.state.reader
-            new = replace(view.state, mode=GroupMode.NORMAL, reader=self._membership.id)
-            self._writer.propose(new, f"broker {reader} handed its offsets over", now)
+            new = replace(view.state, mode=GroupMode.NORMAL, reader=self._facts.id)
+            self._outputs.propose(new, f"broker {reader} handed its offsets over", now)

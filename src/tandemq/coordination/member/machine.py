@@ -26,17 +26,15 @@ Source: docs/internals/failover.md; requirements F09-F33, V17-V19, R11.
 
 from tandemq.boundary import Now
 from tandemq.codec.ha import Heartbeat
-from tandemq.coordination.in_sync import InSync
 from tandemq.coordination.lease import Timing
 from tandemq.coordination.liveness import GroupPeer, TableProgress
 from tandemq.coordination.member.copied_offsets import OffsetCopies
 from tandemq.coordination.member.diagnosis import Diagnosis
-from tandemq.coordination.member.facts import LogState, Membership, PeerTable
+from tandemq.coordination.member.facts import LogState, MemberFacts
 from tandemq.coordination.member.follower import RecordFollower
 from tandemq.coordination.member.founding import Founding
 from tandemq.coordination.member.handover import Handover
 from tandemq.coordination.member.heartbeats import HeartbeatExchange
-from tandemq.coordination.member.held_lease import HeldLease
 from tandemq.coordination.member.older_record import OlderRecord
 from tandemq.coordination.member.orders import (
     CommandResult,
@@ -46,14 +44,13 @@ from tandemq.coordination.member.orders import (
     PermittedUntil,
     Status,
 )
-from tandemq.coordination.member.outputs import EffectQueue, RegistryWriter
+from tandemq.coordination.member.outputs import MemberOutputs
 from tandemq.coordination.member.proposals import RecordProposals
 from tandemq.coordination.member.service import ServiceState
 from tandemq.coordination.member.status import status_of
 from tandemq.coordination.member.takeover import Takeover
 from tandemq.coordination.registry.interface import Confirmed, RegistryEvent, SessionLost, SessionUp
 from tandemq.coordination.registry.records import CopiedOffsets, GroupMember, GroupState, Mode
-from tandemq.coordination.registry.view import RegistryView
 
 ROUND_MS = 250
 """Decisions are made at least this often."""
@@ -85,30 +82,22 @@ class MemberMachine:
             held, seen: the last values of the properties of these names, saved by the broker.
         """
         self.id = settings.broker_id
-        self.view = view = RegistryView(settings.cluster, settings.broker_name, settings.broker_id, seen)
-        self._membership = membership = Membership(settings, view)
-        self._log = log = LogState(log_end, log_epoch, held, is_whole=is_log_whole)
-        self._peers = peers = PeerTable(now.mono_ms)
-        self._in_sync = in_sync = InSync(self.id, ())
-        self._lease = lease = HeldLease(settings, view)
-        self._effects = effects = EffectQueue(view)
-        self._writer = writer = RegistryWriter(settings, view, log)
-        self._founding = founding = Founding(view, membership, log, writer)
-        self._older = older = OlderRecord(view, membership, log, lease, writer, effects)
-        self._diagnosis = diagnosis = Diagnosis(view, membership, founding, older, lease)
-        self._service = service = ServiceState(view, membership, log, lease, diagnosis, effects, now)
-        self._copies = copies = OffsetCopies(view, membership, effects)
-        self._takeover = takeover = Takeover(view, membership, log, peers, lease, writer, effects, older, copies)
-        self._handover = handover = Handover(view, membership, log, peers, service, writer, effects, older)
-        self._heartbeats = HeartbeatExchange(self.id, view, log, peers, lease, in_sync, handover)
-        self._proposals = RecordProposals(
-            view, membership, log, peers, lease, in_sync, service, writer, founding, handover, older
-        )
-        self._follower = RecordFollower(
-            view, membership, log, peers, lease, in_sync, service, effects, takeover, handover, older
-        )
+        log = LogState(log_end, log_epoch, held, is_whole=is_log_whole)
+        self._facts = facts = MemberFacts(settings, now, log, seen)
+        self.view = facts.view
+        self._outputs = outputs = MemberOutputs(facts)
+        self._founding = founding = Founding(facts, outputs)
+        self._older = older = OlderRecord(facts, outputs)
+        self._diagnosis = diagnosis = Diagnosis(facts, founding, older)
+        self._service = service = ServiceState(facts, outputs, diagnosis, now)
+        self._copies = copies = OffsetCopies(facts, outputs)
+        self._takeover = takeover = Takeover(facts, outputs, older, copies)
+        self._handover = handover = Handover(facts, outputs, service, older)
+        self._heartbeats = HeartbeatExchange(facts, handover)
+        self._proposals = RecordProposals(facts, outputs, service, founding, handover, older)
+        self._follower = RecordFollower(facts, outputs, service, takeover, handover, older)
         self._decided_ms = now.mono_ms
-        writer.publish_live_node()
+        outputs.publish_live_node()
 
     # Permissions at the moment of answering. Cheap: checked for every message.
 
@@ -148,32 +137,32 @@ class MemberMachine:
     @property
     def mode(self) -> Mode | None:
         """The failover mode that is in force; None before the configuration was read."""
-        return self._membership.mode
+        return self._facts.membership.mode
 
     @property
     def own(self) -> GroupMember | None:
         """This broker in the group's configuration."""
-        return self._membership.own
+        return self._facts.membership.own
 
     def own_of(self, broker_id: int) -> GroupMember | None:
         """A member in the group's configuration."""
-        return self._membership.own_of(broker_id)
+        return self._facts.membership.own_of(broker_id)
 
     @property
     def log_end(self) -> int:
         """End of the log, bytes, by the last `on_log`."""
-        return self._log.end
+        return self._facts.log.end
 
     @property
     def is_log_whole(self) -> bool:
         """Whether the log has all bytes that were reported or acknowledged."""
-        return self._log.is_whole
+        return self._facts.log.is_whole
 
     @property
     def held(self) -> tuple[int, int]:
         """Epoch and version of the last record that named this member the holder. To be saved when it changes: if the
         registry loses the record, the last holder is known by it."""
-        return self._log.held
+        return self._facts.log.held
 
     @property
     def seen(self) -> GroupState | None:
@@ -189,21 +178,21 @@ class MemberMachine:
     @property
     def is_loss_accepted(self) -> bool:
         """Whether missing bytes of the log stay lost: an operator accepted that, or no member can have more."""
-        return self._log.is_loss_accepted
+        return self._facts.log.is_loss_accepted
 
     @property
     def timing(self) -> Timing:
         """The group's times, by the timeout of the present session."""
-        return self._lease.timing
+        return self._facts.lease.timing
 
     @property
     def heartbeat_ms(self) -> int:
         """The longest interval between heartbeats on every replication connection."""
-        return self._lease.timing.heartbeat_ms
+        return self._facts.lease.timing.heartbeat_ms
 
     def peer(self, broker_id: int) -> GroupPeer:
         """What this broker's own connections show of a member."""
-        return self._peers.get(broker_id)
+        return self._facts.peers.get(broker_id)
 
     def problem(self, now_ms: int) -> str:
         """Problems with the registry and what to do about them; "" if there are none."""
@@ -211,7 +200,7 @@ class MemberMachine:
 
     def status(self, now: Now) -> Status:
         """The status for operators, at this moment."""
-        return status_of(self.view, self._membership, self._service, self._lease, self._in_sync, self._diagnosis, now)
+        return status_of(self._facts, self._service, self._diagnosis, now)
 
     # Acknowledgements, for the master of an `elect` group.
 
@@ -219,7 +208,7 @@ class MemberMachine:
     def must_ack(self) -> frozenset[int]:
         """Ids of all members that must have a record before it is acknowledged, this one included. While a change of
         the in-sync set is undecided, those of both sets."""
-        return self._in_sync.must_ack
+        return self._facts.in_sync.must_ack
 
     @property
     def switch_target(self) -> int | None:
@@ -230,18 +219,18 @@ class MemberMachine:
     def awaits_tables(self) -> bool:
         """Whether the target of a switch lacks metadata, which it is to have before."""
         target = self._handover.target
-        return target is not None and not self._peers.get(target).has_tables
+        return target is not None and not self._facts.peers.get(target).has_tables
 
     @property
     def in_sync_count(self) -> int:
         """Members certainly in sync; with fewer than minInSyncReplicas writes are refused before they are stored."""
-        return self._in_sync.count(self.view.config)
+        return self._facts.in_sync.count(self.view.config)
 
     @property
     def confirm_offset(self) -> int:
         """Log offset, bytes, up to which every member of `must_ack` has the log: records below may be acknowledged and
         shown to consumers. On a slave: as reported by its master and copied."""
-        return self._in_sync.confirm_offset
+        return self._facts.in_sync.confirm_offset
 
     # Inputs.
 
@@ -249,22 +238,22 @@ class MemberMachine:
         """Take a response of the registry or an event of the session."""
         before = self.view.session_id
         if isinstance(event, SessionUp):
-            self._writer.publish_live_node()
+            self._outputs.publish_live_node()
         self.view.receive(event, now.mono_ms)
         if isinstance(event, Confirmed):
-            self._lease.grants.confirmed(event.sent_ms)
+            self._facts.lease.grants.confirmed(event.sent_ms)
             self._service.update(now)
             return
         if isinstance(event, SessionUp):
-            self._lease.session_granted(event.timeout_ms)
+            self._facts.lease.session_granted(event.timeout_ms)
         if isinstance(event, SessionUp | SessionLost) and self.view.session_id != before:
-            self._lease.grants.drop_registry()
+            self._facts.lease.grants.drop_registry()
         self._decide(now)
 
     def on_log(self, log_end: int, log_epoch: int) -> None:
         """The log ends here; call it after each commit and truncation. Updates `confirm_offset`."""
-        self._log.end, self._log.epoch = log_end, log_epoch
-        self._in_sync.confirm(log_end, self._peers.known)
+        self._facts.log.end, self._facts.log.epoch = log_end, log_epoch
+        self._facts.in_sync.confirm(log_end, self._facts.peers.known)
 
     def on_saved(self, now: Now, *, is_saved: bool) -> None:
         """The present values of `held` and `seen` are on the disk, or cannot be saved yet; then this broker takes and
@@ -275,7 +264,7 @@ class MemberMachine:
 
     def on_link(self, peer: int, now: Now, *, is_up: bool) -> None:
         """A replication connection with a member is ready (handshake done, histories agreed) or closed."""
-        found = self._peers.get(peer)
+        found = self._facts.peers.get(peer)
         found.is_linked, found.acked = is_up, -1
         if is_up:
             found.heard_ms = now.mono_ms
@@ -283,17 +272,17 @@ class MemberMachine:
 
     def on_heard(self, peer: int, now: Now) -> None:
         """Bytes arrived from a member."""
-        self._peers.get(peer).heard_ms = now.mono_ms
+        self._facts.peers.get(peer).heard_ms = now.mono_ms
 
     def on_report(self, peer: int, acked: int, echo: int, now: Now, tables: TableProgress) -> None:
         """Take a member's report on this epoch's connection: `acked`, its log end (never beyond what was sent),
         `echo`, the number of the last heartbeat by which it grants a lease or 0, and what `tables` it has saved."""
         self._heartbeats.take_report(peer, acked, now, tables)
         if echo:
-            self._lease.grants.echoed(peer, echo)
+            self._facts.lease.grants.echoed(peer, echo)
             self._service.update(now)
-        self._in_sync.confirm(self._log.end, self._peers.known)
-        if self._handover.progress is not None or peer not in self._in_sync.decided:
+        self._facts.in_sync.confirm(self._facts.log.end, self._facts.peers.known)
+        if self._handover.progress is not None or peer not in self._facts.in_sync.decided:
             self._decide(now)
 
     def on_heartbeat(self, peer: int, heartbeat: Heartbeat, now: Now) -> int:
@@ -309,8 +298,8 @@ class MemberMachine:
 
     def on_ready(self, epoch: int, log_end: int, now: Now) -> None:
         """BecomeMaster is carried out: the epoch's entry is on disk, the log ends here, all queues are built."""
-        self._log.prepared(epoch, log_end)
-        self._in_sync.serve(log_end, self._in_sync.confirm_offset, now.mono_ms)
+        self._facts.log.prepared(epoch, log_end)
+        self._facts.in_sync.serve(log_end, self._facts.in_sync.confirm_offset, now.mono_ms)
         self._decide(now)
 
     def on_drained(self, now: Now) -> None:
@@ -349,9 +338,9 @@ class MemberMachine:
         only after it has copied everything again. The caller stores it for `is_log_whole` of the next start.
         `is_final`: copying does not help before that start.
         """
-        self._log.doubt(is_final=is_final)
-        if self._membership.is_elect:
-            self._log.ready_epoch = 0
+        self._facts.log.doubt(is_final=is_final)
+        if self._facts.membership.is_elect:
+            self._facts.log.ready_epoch = 0
             if self.stage in (MemberStage.PREPARING, MemberStage.SERVING):
                 self._service.reclaim(f"the log may lack bytes: {why}", now)
             self._service.claim_above = self.view.version + (self.view.pending is not None)  # one in flight is no claim
@@ -368,8 +357,8 @@ class MemberMachine:
         A preview only states what may be lost."""
         if self._older.is_mine:
             result = self._older.force(now, is_preview=is_preview)
-        elif self.stage is MemberStage.CLAIMING and not self._log.is_whole:
-            self._log.is_loss_accepted |= not is_preview
+        elif self.stage is MemberStage.CLAIMING and not self._facts.log.is_whole:
+            self._facts.log.is_loss_accepted |= not is_preview
             result = CommandResult(True, True, f"what broker {self.id} lost of its log stays lost")
         elif self.own is not None and self.view.is_record_missing:
             result = self._founding.force(is_preview=is_preview)
@@ -400,16 +389,16 @@ class MemberMachine:
     @property
     def has_effects(self) -> bool:
         """Whether there are effects to carry out."""
-        return bool(self._effects)
+        return bool(self._outputs)
 
     def next_effects(self) -> list[Effect]:
         """Return the effects to carry out, in order."""
-        return self._effects.take()
+        return self._outputs.take()
 
     def _decide(self, now: Now) -> None:
         """Make all decisions from the present state."""
         self._decided_ms = now.mono_ms
-        self._peers.watch(self.view, self._in_sync.decided, now)
+        self._facts.peers.watch(self.view, self._facts.in_sync.decided, now)
         self._follower.follow(now)
         self._founding.tick(now)
         self._older.tick(now)
@@ -419,4 +408,4 @@ class MemberMachine:
         self._proposals.tick(now)
         self._follower.assign_role()
         self._service.update(now)
-        self._effects.add(*self.view.next_requests())
+        self._outputs.add(*self.view.next_requests())

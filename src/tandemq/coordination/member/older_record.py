@@ -13,35 +13,23 @@ Owner: the member. Source: docs/internals/failover.md, "When the registry has an
 
 from tandemq.boundary import Now
 from tandemq.coordination.liveness import AbsenceChecks
-from tandemq.coordination.member.facts import LogState, Membership, next_epoch
-from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.member.facts import MemberFacts
 from tandemq.coordination.member.orders import CommandResult
-from tandemq.coordination.member.outputs import EffectQueue, RegistryWriter
+from tandemq.coordination.member.outputs import MemberOutputs
 from tandemq.coordination.permission import holder_of
 from tandemq.coordination.registry.lineage import continues, is_one_history, newest
 from tandemq.coordination.registry.records import NOBODY, GroupMode, GroupState, LiveBroker
-from tandemq.coordination.registry.view import RegistryView, older_text
+from tandemq.coordination.registry.view import older_text
 
 
 class OlderRecord:
     """Compares the registry's record with what members have seen, and replaces it by an operator's order."""
 
-    def __init__(
-        self,
-        view: RegistryView,
-        membership: Membership,
-        log: LogState,
-        lease: HeldLease,
-        writer: RegistryWriter,
-        effects: EffectQueue,
-    ) -> None:
+    def __init__(self, facts: MemberFacts, outputs: MemberOutputs) -> None:
         """Nothing was ordered."""
-        self._view = view
-        self._membership = membership
-        self._log = log
-        self._lease = lease
-        self._writer = writer
-        self._effects = effects
+        self._facts = facts
+        self._view = facts.view
+        self._outputs = outputs
         self._checks = AbsenceChecks()
         self._ordered_ms: int | None = None
         """When an operator ordered that this broker's log counts; None: nothing is ordered."""
@@ -56,7 +44,7 @@ class OlderRecord:
     def is_mine(self) -> bool:
         """Whether a forced mastership of this broker is this object's task: it refuses the record, or is its holder."""
         state = self._view.state
-        is_holder = state is not None and holder_of(state) == self._membership.id
+        is_holder = state is not None and holder_of(state) == self._facts.id
         return self._view.refused is not None or (is_holder and bool(self.witnesses()))
 
     def witnesses(self) -> dict[int, GroupState]:
@@ -73,7 +61,7 @@ class OlderRecord:
         return {
             number: record
             for number, record in sorted((self._view.live or {}).items())
-            if record is not None and number != self._membership.id and self._membership.own_of(number) is not None
+            if record is not None and number != self._facts.id and self._facts.membership.own_of(number) is not None
         }
 
     def unread_text(self) -> str:
@@ -81,7 +69,7 @@ class OlderRecord:
         if self._view.live is None:
             return "the live nodes of the other members have not been read yet"
         config = self._view.config
-        others = [one.broker_id for one in config.members if one.broker_id != self._membership.id] if config else []
+        others = [one.broker_id for one in config.members if one.broker_id != self._facts.id] if config else []
         unread = self._view.unread(others)
         return f"the live node of broker {', '.join(map(str, unread))} has not been read yet" if unread else ""
 
@@ -105,8 +93,8 @@ class OlderRecord:
 
     def order_refusal(self, *, needs_write: bool) -> CommandResult | None:
         """Return why this broker cannot carry out a force-master now, whatever the record; None if it can."""
-        own_id, text = self._membership.id, self.unread_text()
-        if needs_write and not self._membership.permission_of(own_id).may_write:
+        own_id, text = self._facts.id, self.unread_text()
+        if needs_write and not self._facts.membership.permission_of(own_id).may_write:
             text = f"broker {own_id} may not be written to by configuration; allow it WRITE first"
         elif not self._view.may_propose or self._view.live is None:
             text = f"broker {own_id} has no connection to the registry; without it no broker may take over"
@@ -148,12 +136,12 @@ class OlderRecord:
         return f"{text}. {self._loss_text()}"
 
     def _loss_text(self) -> str:
-        own_id, log, others = self._membership.id, self._log, self._others()
+        own_id, log, others = self._facts.id, self._facts.log, self._others()
         listed = [f"broker {number} (epoch {one.epoch}, end {one.log_end})" for number, one in others.items()]
         away = [one.broker_id for one in self._view.config.members] if self._view.config is not None else []
         listed += [f"broker {number} (not connected)" for number in away if number not in others and number != own_id]
         what = f"The log of broker {own_id} (epoch {log.epoch}, end {log.end}) becomes the group's"
-        if not self._membership.is_elect:
+        if not self._facts.membership.is_elect:
             what += (
                 ", and so do its offsets: messages whose offsets were committed at another member are delivered again"
             )
@@ -176,7 +164,8 @@ class OlderRecord:
         top = newest(known)
         better = {number: self._others()[number] for number, one in seen.items() if one in top}
         best = max(better, key=lambda number: (better[number].epoch, better[number].log_end), default=None)
-        is_longer = best is not None and (better[best].epoch, better[best].log_end) > (self._log.epoch, self._log.end)
+        log = self._facts.log
+        is_longer = best is not None and (better[best].epoch, better[best].log_end) > (log.epoch, log.end)
         if best is not None and (own not in top or is_longer):
             return f"; broker {best} has seen the newest record and has a longer log: force that one instead"
         return ""
@@ -184,52 +173,52 @@ class OlderRecord:
     def _is_holder_out(self, record: GroupState) -> bool:
         """Whether the older record names this member, or one that cannot serve by it."""
         holder = holder_of(record)
-        return holder in (self._membership.id, NOBODY) or self.is_out(holder, record)
+        return holder in (self._facts.id, NOBODY) or self.is_out(holder, record)
 
     def tick(self, now: Now) -> None:
         """Note in the timeline that a record is refused, and carry out an operator's order."""
         self._note()
         if self._ordered_ms is None:
             return
-        if now.mono_ms >= self._ordered_ms + self._lease.order_ms:
+        if now.mono_ms >= self._ordered_ms + self._facts.lease.order_ms:
             self._settle("given up: the record could not be written in time", is_done=False)
         elif self.is_mine:
             self._carry_out(self._ordered_ms, now)
         elif (state := self._view.state) is not None and self._view.pending is None:
-            is_done = state.master == self._membership.id
+            is_done = state.master == self._facts.id
             self._settle(f"the record says: {state.reason}", is_done=is_done)
 
     def _note(self) -> None:
         text = "the registry's record is refused as an older copy" if self._view.refused is not None else ""
         if text and text != self._noted:
-            self._effects.note(text)
+            self._outputs.note(text)
         self._noted = text
 
     def _settle(self, text: str, *, is_done: bool) -> None:
         self._ordered_ms = None
         self._checks.reset()
-        self._effects.command_done(text, is_done=is_done)
+        self._outputs.command_done(text, is_done=is_done)
 
     def _carry_out(self, ordered_ms: int, now: Now) -> None:
         """Write the record once the old holder cannot serve any more: it has no lease, nor a live node in several
         checks in a row. A holder that is this broker needs no checks."""
-        view, own_id = self._view, self._membership.id
+        view, own_id = self._view, self._facts.id
         record = view.refused or view.state
         assert record is not None, "is_mine"
         if view.pending is not None:
             return
         for is_fresh in view.polls:
             self._checks.found(holds=is_fresh and self._is_holder_out(record))
-        timing = self._lease.timing
+        timing = self._facts.lease.timing
         is_over = now.mono_ms - ordered_ms > timing.silence_ms and self._checks.count >= timing.checks
         is_possible = view.may_propose and not self.unread_text() and self._is_holder_out(record)
         if is_possible and (is_over or holder_of(record) == own_id):
-            self._log.is_loss_accepted = True
-            new = GroupState(next_epoch(view, self._log), own_id, (own_id,), GroupMode.NORMAL, own_id)
+            self._facts.log.is_loss_accepted = True
+            new = GroupState(self._facts.next_epoch(), own_id, (own_id,), GroupMode.NORMAL, own_id)
             text = f"broker {own_id} replaces an older copy of the record, by an operator's order"
-            self._writer.propose(new, text, now, is_founding=True)
+            self._outputs.propose(new, text, now, is_founding=True)
             return
         self._checks.begin(now.mono_ms)
-        if view.is_up and self._checks.is_due(now.mono_ms, self._membership.settings.check_ms):
-            self._writer.publish_live_node()
+        if view.is_up and self._checks.is_due(now.mono_ms, self._facts.membership.settings.check_ms):
+            self._outputs.publish_live_node()
             view.poll(other for other in sorted(view.live or ()) if other != own_id)

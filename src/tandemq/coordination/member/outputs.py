@@ -6,19 +6,19 @@ Source: docs/internals/failover.md, "A broker and its member".
 from dataclasses import replace
 
 from tandemq.boundary import Now
-from tandemq.coordination.member.facts import LogState
-from tandemq.coordination.member.orders import CommandDone, Effect, MemberSettings, Note
+from tandemq.coordination.member.facts import MemberFacts
+from tandemq.coordination.member.orders import CommandDone, Effect, Note
 from tandemq.coordination.registry.lineage import with_change
 from tandemq.coordination.registry.records import GroupMode, GroupState, LiveBroker
-from tandemq.coordination.registry.view import RegistryView
 
 
-class EffectQueue:
-    """Effects that the broker has not taken yet, in order."""
+class MemberOutputs:
+    """The effects that the broker has not taken yet, in order; writes of the record and of this broker's live node."""
 
-    def __init__(self, view: RegistryView) -> None:
-        """No effects."""
-        self._view = view
+    def __init__(self, facts: MemberFacts) -> None:
+        """Nothing is produced yet."""
+        self._facts = facts
+        self._view = facts.view
         self._effects: list[Effect] = []
 
     def __len__(self) -> int:
@@ -31,7 +31,8 @@ class EffectQueue:
 
     def note(self, text: str) -> None:
         """Append a line for the timeline, with the present epoch."""
-        self.add(Note(0 if self._view.state is None else self._view.state.epoch, text))
+        state = self._view.state
+        self.add(Note(0 if state is None else state.epoch, text))
 
     def command_done(self, text: str, *, is_done: bool) -> None:
         """Append the outcome of an operator's command."""
@@ -41,16 +42,6 @@ class EffectQueue:
         """Return all effects and clear the queue."""
         effects, self._effects = self._effects, []
         return effects
-
-
-class RegistryWriter:
-    """Writes of the group's record and of this broker's live node."""
-
-    def __init__(self, settings: MemberSettings, view: RegistryView, log: LogState) -> None:
-        """Nothing is written yet."""
-        self._settings = settings
-        self._view = view
-        self._log = log
 
     def propose(self, state: GroupState, reason: str, now: Now, *, is_founding: bool = False) -> None:
         """Write the record by compare-and-set. The present record is written unchanged, `reason` included.
@@ -64,9 +55,7 @@ class RegistryWriter:
             else:
                 state = replace(state, founded=present.founded, changes=present.changes)
             since = self._reading_since(state, present)
-            state = replace(
-                state, reason=reason, since_ms=now.wall_ms, by=self._settings.broker_id, reading_since=since
-            )
+            state = replace(state, reason=reason, since_ms=now.wall_ms, by=self._facts.id, reading_since=since)
             state = with_change(state, self._view.version + 1)
         self._view.propose(state)
 
@@ -78,7 +67,7 @@ class RegistryWriter:
 
     def publish_live_node(self) -> None:
         """Bring the live node up to date: other members order an election by its log end."""
-        settings, log = self._settings, self._log
+        settings, log = self._facts.membership.settings, self._facts.log
         self._view.publish(
             LiveBroker(
                 settings.broker_id,

@@ -7,17 +7,14 @@ from dataclasses import replace
 
 from tandemq.boundary import Now
 from tandemq.coordination.election import rank_of
-from tandemq.coordination.in_sync import InSync
-from tandemq.coordination.member.facts import LogState, Membership, PeerTable
+from tandemq.coordination.member.facts import MemberFacts
 from tandemq.coordination.member.founding import Founding
 from tandemq.coordination.member.handover import Handover
-from tandemq.coordination.member.held_lease import HeldLease
 from tandemq.coordination.member.older_record import OlderRecord
 from tandemq.coordination.member.orders import MemberStage
-from tandemq.coordination.member.outputs import RegistryWriter
+from tandemq.coordination.member.outputs import MemberOutputs
 from tandemq.coordination.member.service import ServiceState
 from tandemq.coordination.registry.records import GroupConfig, GroupMode, GroupState
-from tandemq.coordination.registry.view import RegistryView
 
 
 class RecordProposals:
@@ -25,27 +22,18 @@ class RecordProposals:
 
     def __init__(
         self,
-        view: RegistryView,
-        membership: Membership,
-        log: LogState,
-        peers: PeerTable,
-        lease: HeldLease,
-        in_sync: InSync,
+        facts: MemberFacts,
+        outputs: MemberOutputs,
         service: ServiceState,
-        writer: RegistryWriter,
         founding: Founding,
         handover: Handover,
         older: OlderRecord,
     ) -> None:
         """Nothing is proposed."""
-        self._view = view
-        self._membership = membership
-        self._log = log
-        self._peers = peers
-        self._lease = lease
-        self._in_sync = in_sync
+        self._facts = facts
+        self._view = facts.view
         self._service = service
-        self._writer = writer
+        self._outputs = outputs
         self._founding = founding
         self._handover = handover
         self._older = older
@@ -53,7 +41,7 @@ class RecordProposals:
     def tick(self, now: Now) -> None:
         """Propose the write that is due, if the registry can take one."""
         view, state, stage = self._view, self._view.state, self._service.stage
-        if not view.may_propose or self._membership.own is None:
+        if not view.may_propose or self._facts.membership.own is None:
             return
         if state is None:
             self._founding.propose(now)
@@ -63,28 +51,28 @@ class RecordProposals:
         elif stage is MemberStage.AWAITING:
             self._handover.end_reading(now)
         elif stage in (MemberStage.PREPARING, MemberStage.SERVING) and view.written_session != view.session_id:
-            self._writer.propose(state, state.reason, now)
+            self._outputs.propose(state, state.reason, now)
         elif stage is MemberStage.SERVING and state.mode is GroupMode.NORMAL:
             self._change_in_sync(state, now)
 
     def _claim(self, state: GroupState, now: Now) -> None:
         """Write the record unchanged; a master of `elect` that may have lost part of its log names another one."""
-        membership, log, view = self._membership, self._log, self._view
+        membership, log, view = self._facts.membership, self._facts.log, self._view
         others = [one for one in state.in_sync if one != membership.id and membership.own_of(one) is not None]
         is_only_member = view.config is not None and len(view.config.members) == 1
         if log.is_whole or not membership.is_elect:
-            self._writer.propose(state, state.reason, now)
+            self._outputs.propose(state, state.reason, now)
         elif log.is_loss_accepted or (not others and is_only_member):
             log.is_loss_accepted = True
             new = replace(state, epoch=state.epoch + 1, in_sync=(membership.id,))
             text = f"broker {membership.id} may have lost the end of its log, and no member has more"
-            self._writer.propose(new, text, now)
+            self._outputs.propose(new, text, now)
         else:
             self._resign(state, others, now)
 
     def _resign(self, state: GroupState, others: list[int], now: Now) -> None:
         """Name the best live in-sync member as the master; nothing happens while there is none."""
-        membership, live = self._membership, self._view.live or {}
+        membership, live = self._facts.membership, self._view.live or {}
         candidates = [
             membership.candidate(one, record.epoch, record.log_end)
             for one in others
@@ -93,7 +81,7 @@ class RecordProposals:
         if candidates:
             heir = min(candidates, key=lambda one: rank_of(one.broker_id, candidates)).broker_id
             new = replace(state, epoch=state.epoch + 1, master=heir, reader=heir, in_sync=tuple(others))
-            self._writer.propose(new, f"broker {membership.id} may have lost the end of its log", now)
+            self._outputs.propose(new, f"broker {membership.id} may have lost the end of its log", now)
 
     def _change_in_sync(self, state: GroupState, now: Now) -> None:
         config = self._view.config
@@ -101,17 +89,17 @@ class RecordProposals:
         wanted = self._wanted_in_sync(config, now)
         if wanted is not None and wanted != frozenset(state.in_sync):
             new = replace(state, in_sync=tuple(sorted(wanted)))
-            self._writer.propose(new, f"in sync: {', '.join(map(str, sorted(wanted)))}", now)
-            self._in_sync.adopt(state.in_sync, new.in_sync)
+            self._outputs.propose(new, f"in sync: {', '.join(map(str, sorted(wanted)))}", now)
+            self._facts.in_sync.adopt(state.in_sync, new.in_sync)
 
     def _wanted_in_sync(self, config: GroupConfig, now: Now) -> frozenset[int] | None:
-        is_elect, silence_ms = self._membership.is_elect, self._lease.timing.silence_ms
-        gone = self._peers.gone(now, silence_ms)
-        return self._in_sync.next_members(
+        is_elect, silence_ms = self._facts.membership.is_elect, self._facts.lease.timing.silence_ms
+        gone = self._facts.peers.gone(now, silence_ms)
+        return self._facts.in_sync.next_members(
             now.mono_ms,
-            self._peers.known,
-            gone=gone if is_elect else gone | self._peers.silent(now, silence_ms),
+            self._facts.peers.known,
+            gone=gone if is_elect else gone | self._facts.peers.silent(now, silence_ms),
             candidates={one.broker_id for one in config.members},
             readers=() if is_elect else {one.broker_id for one in config.members if one.permission.may_read},
-            lag_ms_max=self._membership.settings.lag_ms_max,
+            lag_ms_max=self._facts.membership.settings.lag_ms_max,
         )

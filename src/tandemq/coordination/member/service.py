@@ -15,13 +15,12 @@ Owner: the member. Source: docs/internals/failover.md, "Permissions"; requiremen
 from tandemq.boundary import Now
 from tandemq.coordination.lease import NEVER
 from tandemq.coordination.member.diagnosis import Diagnosis
-from tandemq.coordination.member.facts import LogState, Membership
-from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.member.facts import MemberFacts
 from tandemq.coordination.member.orders import MemberStage, PermissionChanged, PermittedUntil
-from tandemq.coordination.member.outputs import EffectQueue
+from tandemq.coordination.member.outputs import MemberOutputs
 from tandemq.coordination.permission import granted_permission
 from tandemq.coordination.registry.records import BrokerPermission
-from tandemq.coordination.registry.view import NO_NODE, RegistryView
+from tandemq.coordination.registry.view import NO_NODE
 
 _TRANSITIONS: dict[MemberStage, frozenset[MemberStage]] = {
     MemberStage.UNREAD: frozenset({MemberStage.SLAVE, MemberStage.CLAIMING, MemberStage.AWAITING}),
@@ -45,23 +44,12 @@ _TRANSITIONS: dict[MemberStage, frozenset[MemberStage]] = {
 class ServiceState:
     """Stage and permissions. A change of a permission is reported to the broker as an effect."""
 
-    def __init__(
-        self,
-        view: RegistryView,
-        membership: Membership,
-        log: LogState,
-        lease: HeldLease,
-        diagnosis: Diagnosis,
-        effects: EffectQueue,
-        now: Now,
-    ) -> None:
+    def __init__(self, facts: MemberFacts, outputs: MemberOutputs, diagnosis: Diagnosis, now: Now) -> None:
         """Stage UNREAD: the broker serves no clients."""
-        self._view = view
-        self._membership = membership
-        self._log = log
-        self._lease = lease
+        self._facts = facts
+        self._view = facts.view
         self._diagnosis = diagnosis
-        self._effects = effects
+        self._outputs = outputs
         self.stage = MemberStage.UNREAD
         self.claim_above = NO_NODE
         """A write of the record by this broker is a claim if it made a version above this one."""
@@ -85,17 +73,17 @@ class ServiceState:
     def why(self) -> str:
         """Why clients may or may not be served, for refusals and operators."""
         if self.stage is MemberStage.SERVING and not self.is_serving_clients:
-            if self._membership.permission_of(self._membership.id) is BrokerPermission.NONE:
+            if self._facts.membership.permission_of(self._facts.id) is BrokerPermission.NONE:
                 return "the group's configuration gives it no permission"
             return "lonely: neither the registry nor every in-sync member confirms that no other broker serves"
         if self.stage is MemberStage.SERVING and not self.is_saved:
             return "the group's record cannot be saved on its disk: see its log"
         if self.stage is MemberStage.AWAITING and self._view.state is not None:
             reader = self._view.state.reader
-            after_ms = self._membership.settings.unclean_hand_back_after_ms
+            after_ms = self._facts.membership.settings.unclean_hand_back_after_ms
             ends = f", or {after_ms // 1000} s without it (uncleanHandBackAfter)" if after_ms else ""
             return f"broker {reader} serves reads until it has handed its offsets over; ha force-master ends that{ends}"
-        if self.stage is MemberStage.CLAIMING and self._membership.is_elect and not self._log.is_whole:
+        if self.stage is MemberStage.CLAIMING and self._facts.membership.is_elect and not self._facts.log.is_whole:
             return (
                 "the end of the log may be lost: waits for an in-sync member to take over; "
                 "ha force-master accepts the loss"
@@ -112,7 +100,7 @@ class ServiceState:
         if stage is not self.stage:
             assert stage in _TRANSITIONS[self.stage], f"{self.stage} does not become {stage}"
             self.stage = stage
-        self._effects.note(f"{stage.value}: {reason}")
+        self._outputs.note(f"{stage.value}: {reason}")
         self._reason = reason
         self.update(now)
 
@@ -129,14 +117,14 @@ class ServiceState:
         if (may_read, may_write) != (self._may_read, self._may_write):
             self._may_read, self._may_write, self.changed_ms = may_read, may_write, now.mono_ms
             at_ms = now.mono_ms if may_read or may_write else ended_ms
-            self._effects.add(PermissionChanged(may_read, may_write, self.why, at_ms))
+            self._outputs.add(PermissionChanged(may_read, may_write, self.why, at_ms))
 
     def _compute(self) -> PermittedUntil:
         if self.stage not in (MemberStage.SERVING, MemberStage.HANDING):
             return PermittedUntil(NEVER, NEVER, NEVER)
-        own_id = self._membership.id
-        right = granted_permission(self._membership.permission_of(own_id), own_id, self._view.state)
-        until_ms = self._lease.until_ms()
+        own_id = self._facts.id
+        right = granted_permission(self._facts.membership.permission_of(own_id), own_id, self._view.state)
+        until_ms = self._facts.lease.until_ms()
         readable_ms = until_ms if right.may_read else NEVER
         writable_ms = until_ms if right.may_write and self.is_saved else NEVER
         if self.stage is MemberStage.HANDING:

@@ -4,40 +4,30 @@ Source: docs/internals/failover.md, "Leases"; requirement F31.
 """
 
 from tandemq.boundary import Now
-from tandemq.coordination.in_sync import InSync
 from tandemq.coordination.lease import FOREVER, NEVER, is_lonely
 from tandemq.coordination.member.diagnosis import Diagnosis
-from tandemq.coordination.member.facts import Membership
-from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.member.facts import MemberFacts
 from tandemq.coordination.member.orders import MemberStage, Status
 from tandemq.coordination.member.service import ServiceState
 from tandemq.coordination.permission import holder_of
 from tandemq.coordination.registry.records import NOBODY
-from tandemq.coordination.registry.view import RegistryView
 
 
-def status_of(
-    view: RegistryView,
-    membership: Membership,
-    service: ServiceState,
-    lease: HeldLease,
-    in_sync: InSync,
-    diagnosis: Diagnosis,
-    now: Now,
-) -> Status:
+def status_of(facts: MemberFacts, service: ServiceState, diagnosis: Diagnosis, now: Now) -> Status:
     """Collect the status at this moment."""
+    view, lease = facts.view, facts.lease
     state, now_ms = view.state, now.mono_ms
     until = lease.until_ms() if service.stage in (MemberStage.SERVING, MemberStage.HANDING) else NEVER
     asked = None if view.pending is None else view.pending.state.in_sync
     lonely = is_lonely(
-        is_master=state is not None and holder_of(state) == membership.id,
+        is_master=state is not None and holder_of(state) == facts.id,
         has_slave_assigned=view.config is not None and len(view.config.members) > 1,
         slave_once_connected=bool(lease.rivals()),
         no_slave_connected=lease.peers_until_ms() <= now_ms,
         registry_lost=lease.registry_until_ms() <= now_ms,
     )
     return Status(
-        mode=membership.mode,
+        mode=facts.membership.mode,
         stage=service.stage,
         epoch=0 if state is None else state.epoch,
         master=NOBODY if state is None else state.master,
@@ -56,7 +46,7 @@ def status_of(
         session_ms=view.session_ms,
         lease_ms=lease.timing.lease_ms,
         checks=lease.timing.checks,
-        confirm_offset=in_sync.confirm_offset,
+        confirm_offset=facts.in_sync.confirm_offset,
         reason="" if state is None else state.reason,
         trouble=diagnosis.problem(now_ms),
     )

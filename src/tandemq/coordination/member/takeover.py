@@ -12,40 +12,23 @@ from tandemq.coordination.election import may_become_master, rank_of
 from tandemq.coordination.lease import NEVER, drift_of
 from tandemq.coordination.liveness import AbsenceChecks
 from tandemq.coordination.member.copied_offsets import OffsetCopies
-from tandemq.coordination.member.facts import LogState, Membership, PeerTable, member_with_longer_log, next_epoch
-from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.member.facts import MemberFacts
 from tandemq.coordination.member.older_record import OlderRecord
 from tandemq.coordination.member.orders import CommandResult
-from tandemq.coordination.member.outputs import EffectQueue, RegistryWriter
+from tandemq.coordination.member.outputs import MemberOutputs
 from tandemq.coordination.permission import holder_of
 from tandemq.coordination.registry.records import NOBODY, GroupMode, GroupState, Mode
-from tandemq.coordination.registry.view import RegistryView
 from tandemq.coordination.slave_consume import may_take_reading
 
 
 class Takeover:
     """Detects a failed holder and takes its place after enough checks in a row."""
 
-    def __init__(
-        self,
-        view: RegistryView,
-        membership: Membership,
-        log: LogState,
-        peers: PeerTable,
-        lease: HeldLease,
-        writer: RegistryWriter,
-        effects: EffectQueue,
-        older: OlderRecord,
-        copies: OffsetCopies,
-    ) -> None:
+    def __init__(self, facts: MemberFacts, outputs: MemberOutputs, older: OlderRecord, copies: OffsetCopies) -> None:
         """Nothing is suspected."""
-        self._view = view
-        self._membership = membership
-        self._log = log
-        self._peers = peers
-        self._lease = lease
-        self._writer = writer
-        self._effects = effects
+        self._facts = facts
+        self._view = facts.view
+        self._outputs = outputs
         self._older = older
         self._copies = copies
         self.checks = AbsenceChecks()
@@ -60,7 +43,7 @@ class Takeover:
     def force(self, now: Now, *, is_preview: bool) -> CommandResult:
         """Carry out an operator's order; it waits for the same checks as any takeover. A preview only states the
         possible loss."""
-        membership, state = self._membership, self._view.state
+        membership, state = self._facts.membership, self._view.state
         own_id = membership.id
         if state is None or membership.own is None:
             return CommandResult(False, False, f"broker {own_id} has not read the group's record from the registry")
@@ -77,7 +60,7 @@ class Takeover:
             text = f"broker {alive} is alive; use switch, or stop it and wait until its registry session has expired"
             return CommandResult(False, False, text)
         if not is_preview:
-            self._forced_until_ms = now.mono_ms + self._lease.order_ms
+            self._forced_until_ms = now.mono_ms + self._facts.lease.order_ms
         is_older = bool(self._older.witnesses())
         return CommandResult(True, False, self._older.possible_loss() if is_older else self._possible_loss(state, now))
 
@@ -85,11 +68,11 @@ class Takeover:
         """End a forced takeover: the record has another holder, or the order expired."""
         if self._forced_until_ms is not None:
             self._forced_until_ms = None
-            self._effects.command_done(text, is_done=is_done)
+            self._outputs.command_done(text, is_done=is_done)
 
     def tick(self, now: Now) -> None:
         """Evaluate the answered checks and start the next one when it is due."""
-        view, membership = self._view, self._membership
+        view, membership = self._view, self._facts.membership
         if self._forced_until_ms is not None and now.mono_ms >= self._forced_until_ms:
             self.settled("given up: the other broker could not be shown to be gone in time", is_done=False)
         if self._evaluate_polls(now):
@@ -100,7 +83,7 @@ class Takeover:
             return
         self.checks.begin(now.mono_ms)
         if self.checks.is_due(now.mono_ms, membership.settings.check_ms):
-            self._writer.publish_live_node()
+            self._outputs.publish_live_node()
             if view.state is not None and view.state.mode is GroupMode.SLAVE_CONSUME:
                 self._copies.read()
             view.poll(other for other in sorted(view.live or ()) if other != membership.id)
@@ -109,9 +92,9 @@ class Takeover:
         """Publish our log end once per check while other members may begin to check: they order themselves by it."""
         state, live = self._view.state, self._view.live
         is_missing = state is not None and live is not None and holder_of(state) not in (NOBODY, *live)
-        if is_missing and now.mono_ms >= self._published_ms + self._membership.settings.check_ms:
+        if is_missing and now.mono_ms >= self._published_ms + self._facts.membership.settings.check_ms:
             self._published_ms = now.mono_ms
-            self._writer.publish_live_node()
+            self._outputs.publish_live_node()
 
     def _evaluate_polls(self, now: Now) -> bool:
         """Count the answered checks; True if they led to a takeover."""
@@ -121,7 +104,7 @@ class Takeover:
             self.checks.found(holds=is_fresh and bool(failed))
             if not failed or not self._has_offsets():
                 continue
-            if self.checks.count >= self._lease.timing.checks + self._place(failed):
+            if self.checks.count >= self._facts.lease.timing.checks + self._place(failed):
                 self._take_over(failed, now)
                 return True
         return False
@@ -134,7 +117,7 @@ class Takeover:
     def _suspects(self, now: Now) -> tuple[int, ...]:
         """Return the failed members that this one replaces, if all conditions of a takeover hold now; else ()."""
         view, state = self._view, self._view.state
-        if state is None or self._membership.own is None or view.live is None or not view.may_propose:
+        if state is None or self._facts.membership.own is None or view.live is None or not view.may_propose:
             return ()
         failed = self._failed_for(state, is_forced=self.is_forced)
         if any(not self._older.is_out(one, state) or not self._is_silent(one, now) for one in failed):
@@ -146,26 +129,27 @@ class Takeover:
     def _failed_for(self, state: GroupState, *, is_forced: bool) -> tuple[int, ...]:
         """Return the members that must have failed before this one takes over: the holder; for a promotion in
         slave-consume also the master."""
-        own_id, needed = self._membership.id, {holder_of(state)}
+        own_id, needed = self._facts.id, {holder_of(state)}
         if is_forced and self._is_promotion(state):
             needed.add(state.master)
         return tuple(sorted(needed - {own_id, NOBODY}))
 
     def _is_promotion(self, state: GroupState) -> bool:
         """Whether a forced takeover makes this slave of a slave-consume group its master."""
-        return self._membership.mode is Mode.SLAVE_CONSUME and state.master != self._membership.id
+        return self._facts.membership.mode is Mode.SLAVE_CONSUME and state.master != self._facts.id
 
     def _is_silent(self, holder: int, now: Now) -> bool:
-        peer = self._peers.get(holder)
-        lease_ms = max(self._lease.timing.lease_ms, peer.lease_ms)
+        peer = self._facts.peers.get(holder)
+        lease_ms = max(self._facts.lease.timing.lease_ms, peer.lease_ms)
         return now.mono_ms - peer.heard_ms > lease_ms + drift_of(lease_ms)
 
     def _is_eligible(self, state: GroupState, holder: int, now: Now) -> bool:
         """Whether this member may be the next holder."""
-        membership, own_id = self._membership, self._membership.id
+        membership, own_id = self._facts.membership, self._facts.id
         if membership.is_elect:
             is_in_sync = own_id in state.in_sync and membership.permission_of(own_id).may_write
-            return may_become_master(is_in_sync=is_in_sync, is_log_whole=self._log.is_whole, is_forced=self.is_forced)
+            is_whole = self._facts.log.is_whole
+            return may_become_master(is_in_sync=is_in_sync, is_log_whole=is_whole, is_forced=self.is_forced)
         if state.mode is GroupMode.SLAVE_CONSUME and state.master == own_id:
             return self.is_forced or self._may_end_unclean(holder, now)
         if self.is_forced:
@@ -174,12 +158,12 @@ class Takeover:
         return membership.mode is Mode.SLAVE_CONSUME and may_take_reading(state, own_id, own, masters)
 
     def _may_end_unclean(self, reader: int, now: Now) -> bool:
-        after_ms = self._membership.settings.unclean_hand_back_after_ms
-        return after_ms > 0 and now.mono_ms - self._peers.get(reader).heard_ms >= after_ms
+        after_ms = self._facts.membership.settings.unclean_hand_back_after_ms
+        return after_ms > 0 and now.mono_ms - self._facts.peers.get(reader).heard_ms >= after_ms
 
     def _place(self, failed: tuple[int, ...]) -> int:
         """Return how many checks longer this member waits than the first candidate."""
-        membership, view, log = self._membership, self._view, self._log
+        membership, view, log = self._facts.membership, self._view, self._facts.log
         if self.is_forced or view.state is None or view.config is None or view.state.master == membership.id:
             return 0
         candidates = [membership.candidate(membership.id, log.epoch, log.end)]
@@ -191,19 +175,19 @@ class Takeover:
 
     def _may_follow(self, broker_id: int) -> bool:
         """Whether the configuration allows a member to take over: writes in `elect`, reads in `slave-consume`."""
-        allowed = self._membership.permission_of(broker_id)
-        return allowed.may_write if self._membership.is_elect else allowed.may_read
+        allowed = self._facts.membership.permission_of(broker_id)
+        return allowed.may_write if self._facts.membership.is_elect else allowed.may_read
 
     def _take_over(self, failed: tuple[int, ...], now: Now) -> None:
         """Propose the record that makes this member the holder."""
-        own_id, state, holder = self._membership.id, self._view.state, failed[0]
+        own_id, state, holder = self._facts.id, self._view.state, failed[0]
         assert state is not None, "suspected without a record"
         how = "by an operator's order" if self.is_forced else f"missing in {self.checks.count} checks"
         self.checks.reset()
         is_founding = self.is_forced and bool(self._older.witnesses())
-        if is_founding or self._membership.is_elect or (self.is_forced and self._is_promotion(state)):
-            self._log.is_loss_accepted |= self.is_forced
-            epoch = next_epoch(self._view, self._log) if is_founding else max(state.epoch, self._log.epoch) + 1
+        if is_founding or self._facts.membership.is_elect or (self.is_forced and self._is_promotion(state)):
+            self._facts.log.is_loss_accepted |= self.is_forced
+            epoch = self._facts.next_epoch() if is_founding else max(state.epoch, self._facts.log.epoch) + 1
             new = GroupState(epoch, own_id, (own_id,), GroupMode.NORMAL, own_id)
             reason = f"broker {own_id} follows {', '.join(map(str, failed))}, {how}"
             if state.mode is GroupMode.SLAVE_CONSUME:
@@ -214,11 +198,11 @@ class Takeover:
         else:
             new = replace(state, mode=GroupMode.NORMAL, reader=state.master)
             reason = f"broker {own_id} takes reading back from {holder} {self._copies.text(state)}, {how}"
-        self._writer.propose(new, reason, now, is_founding=is_founding)
+        self._outputs.propose(new, reason, now, is_founding=is_founding)
 
     def _possible_loss(self, state: GroupState, now: Now) -> str:
         """State what a forced takeover may lose, for the operator."""
-        own_id, reader, holder = self._membership.id, holder_of(state), state.master
+        own_id, reader, holder = self._facts.id, holder_of(state), state.master
         again = ""
         if reader not in (own_id, state.master):
             again = (
@@ -227,13 +211,13 @@ class Takeover:
             )
         if state.master == own_id:
             return f"{again}taking over when broker {reader} is shown to be gone"
-        peer = self._peers.get(holder)
-        lost = f"{max(0, peer.log_end - self._log.end)} bytes" if peer.log_end >= 0 else "an unknown number of bytes"
+        peer, log_end = self._facts.peers.get(holder), self._facts.log.end
+        lost = f"{max(0, peer.log_end - log_end)} bytes" if peer.log_end >= 0 else "an unknown number of bytes"
         lost, not_in_sync = f"{lost} of broker {holder}'s log", ""
         if own_id not in state.in_sync:  # the holder has acknowledged messages without this member since
             if peer.log_end >= 0:
                 lost += f", and all it stored since it was last heard {(now.mono_ms - peer.heard_ms) // 1000} s ago,"
             not_in_sync = f"; broker {own_id} is not in the in-sync set"
-        longer = member_with_longer_log(self._view, self._membership, self._log, without=holder)
+        longer = self._facts.member_with_longer_log(without=holder)
         hint = "" if longer is None else f"; broker {longer} has a longer log: force that one instead"
         return f"{again}{lost} may be lost{not_in_sync}{hint}; taking over when it is shown to be gone"

@@ -89,19 +89,6 @@ class ConsumeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class LatencyResult:
-    """Time from the send call to the return of the long-poll pull that brought the message."""
-
-    latency: LatencySummary
-    acknowledged: LatencySummary  # From the send call to its response.
-    sent: int
-    refused: int  # Sends that were not answered with SUCCESS.
-    received: int  # By all groups.
-    lag_max_ms: float  # Maximum delay of the generator itself with a send.
-    cpu_share: float
-
-
-@dataclass(frozen=True, slots=True)
 class ReplicateResult:
     """Commit log bytes received as a classic slave."""
 
@@ -112,15 +99,6 @@ class ReplicateResult:
     start_offset: int
     end_offset: int
     cpu_share: float
-
-
-@dataclass(frozen=True, slots=True)
-class IdleResult:
-    """Connections that were opened and kept open."""
-
-    connections: int
-    connect_seconds: float
-    alive_at_end: int
 
 
 class Elapsed(NamedTuple):

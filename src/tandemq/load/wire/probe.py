@@ -1,13 +1,10 @@
-"""Single requests to a broker over a blocking connection: sends, topics, the end of a queue."""
+"""Single requests to a broker over a blocking connection: topics, the end of a queue."""
 
 from __future__ import annotations
 
-import random
-import time
-
 from tandemq.client.connection import BlockingConnection
 from tandemq.client.core.operations import request
-from tandemq.load.wire.frames import SendFrames, SendShape
+from tandemq.load.wire.frames import SendShape
 from tandemq.load.wire.responses import LoadError
 from tandemq.load.wire.sockets import connect
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -15,14 +12,6 @@ from tandemq.model.command import Command
 
 _QUEUES_BY_SENDING = 8
 _CREATE_S = 30.0
-
-
-def send_one(broker: BlockingConnection, shape: SendShape) -> Command:
-    """Send one message (or one batch) and return the response."""
-    wall_ms = time.time_ns() // 1_000_000
-    frames = SendFrames(shape, identity=random.getrandbits(32), wall_ms=wall_ms, frames=1)
-    broker.write(frames.take(1, wall_ms))
-    return broker.receive()
 
 
 def create_topic(broker: BlockingConnection, topic: str, queue_count: int) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tandemq.boundary import Now
 from tandemq.client.core.operations import (
+    REQUESTS_AT_ONCE,
     GetTime,
     Invoke,
     InvokeAll,
@@ -59,9 +60,10 @@ def pair(code: int) -> Steps[list[Any]]:
 
 def test_requests_are_sent_in_windows_and_answered_in_order() -> None:
     network = Network()
-    answers = network.run(ask_all([Invoke("a", Command(code)) for code in range(1, 11)], at_once=4))
-    assert [one.code for one in answers] == list(range(2, 12))
-    assert network.rounds == [4, 4, 2]
+    last = 2 * REQUESTS_AT_ONCE + 2
+    answers = network.run(ask_all([Invoke("a", Command(code)) for code in range(1, last + 1)]))
+    assert [one.code for one in answers] == list(range(2, last + 2))
+    assert network.rounds == [REQUESTS_AT_ONCE, REQUESTS_AT_ONCE, 2]
     assert network.run(ask_all([])) == []
 
 

@@ -1,4 +1,6 @@
-"""Latency at a fixed rate: a producer, and groups of consumers with open long polls, on one clock.
+"""Latency at a fixed rate: `python -m bench.latency_load ADDRESS`, a process of its own.
+
+A producer, and groups of consumers with open long polls, on one clock.
 
 Every body begins with the time of its send call, so that a message has an age when its pull returns. Each group
 always has one pull waiting at the end of each queue. Sends follow the clock, not the responses; the result includes how
@@ -10,26 +12,23 @@ clock is the same in all processes of a machine. With many groups ages are measu
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
 import select
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tandemq.load.results.report import (
-    Elapsed,
-    LatencyResult,
-    OnProgress,
-    Stopwatch,
-    Ticker,
-    latency_histogram,
-    summarize,
-)
+from bench.loads import say_open
+from bench.probe import send_one
+from bench.records import body_position, record_size
+from tandemq.load.process import add_options, run_parsed
+from tandemq.load.results.report import Elapsed, LatencySummary, Stopwatch, latency_histogram, summarize
 from tandemq.load.wire.frames import PullFrames, SendFrames, SendShape
-from tandemq.load.wire.probe import create_topics, max_offset, send_one
+from tandemq.load.wire.probe import create_topics, max_offset
 from tandemq.load.wire.pulls import FOUND, PullReader, PullResponse
-from tandemq.load.wire.records import body_position, record_size
 from tandemq.load.wire.responses import LoadError, ResponseCounter
 from tandemq.load.wire.sockets import LoadConnection, connect
 
@@ -41,7 +40,6 @@ _REFUSED_MAX = 100
 _IDLE_S = 0.1
 _NOT_YET = 1 << 63
 _MEASURED_GROUPS = 10
-_KINDS = 4_000  # Different messages.
 _OPAQUE = re.compile(rb'"opaque":(\d+)')
 
 
@@ -65,6 +63,19 @@ class LatencyOptions:
     def shape(self) -> SendShape:
         """Return the layout of the messages."""
         return SendShape(self.topic, self.body_bytes, self.queue_count, varied=self.varied)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyResult:
+    """Time from the send call to the return of the long-poll pull that brought the message."""
+
+    latency: LatencySummary
+    acknowledged: LatencySummary  # From the send call to its response.
+    sent: int
+    refused: int  # Sends that were not answered with SUCCESS.
+    received: int  # By all groups.
+    lag_max_ms: float  # Maximum delay of the generator itself with a send.
+    cpu_share: float
 
 
 class _Sender:
@@ -180,10 +191,9 @@ class _Consumers:
 
 
 class _Run:
-    def __init__(self, options: LatencyOptions, on_progress: OnProgress | None) -> None:
+    def __init__(self, options: LatencyOptions) -> None:
         assert options.body_bytes >= len(_STAMP) and options.rate >= 0
         self.options = options
-        self.ticker = Ticker(on_progress)
         self.epoll = select.epoll()
         ends = self.prepare()
         self.producer = _Producer(options, self.epoll) if options.rate else None
@@ -235,8 +245,6 @@ class _Run:
                     producer.send(due_ns, now_ns)
                 due_ns += interval_ns
             self.receive(max(0.0, (due_ns - time.perf_counter_ns()) / 1e9))
-            if self.ticker.due(now_ns / 1e9):
-                self.ticker.report("latency", self.consumers.received, now_ns / 1e9)
         result = watch.read()
         if producer is not None:
             self.drain(producer)
@@ -275,9 +283,7 @@ class _Run:
         )
 
 
-def measure_latency(
-    options: LatencyOptions, on_progress: OnProgress | None = None, when_open: Callable[[], None] | None = None
-) -> LatencyResult:
+def measure_latency(options: LatencyOptions, when_open: Callable[[], None] | None = None) -> LatencyResult:
     """Send at the given rate, receive by long poll, and return the ages of the messages on arrival.
 
     `when_open` is called when the first pulls have been sent.
@@ -286,7 +292,7 @@ def measure_latency(
         NotConnected: no connection.
         LoadError: a refusal.
     """
-    run = _Run(options, on_progress)
+    run = _Run(options)
     try:
         if when_open is not None:
             when_open()
@@ -298,3 +304,43 @@ def measure_latency(
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.latency_load", description=__doc__)
+    add_options(
+        parser,
+        topic="latency",
+        rate=1000.0,
+        seconds=10.0,
+        warmup=2.0,
+        body=128,
+        queues=4,
+        group="load_latency",
+        groups=1,
+        connections=1,
+    )
+    parser.add_argument("--lengths", choices=("one", "varied"), default="one", help="varied: --body does not matter")
+    parser.set_defaults(run=_run)
+    return parser
+
+
+def _run(args: argparse.Namespace, _: object) -> LatencyResult:
+    options = LatencyOptions(
+        args.address,
+        args.topic,
+        args.rate,
+        args.seconds,
+        args.warmup,
+        args.body,
+        args.queues,
+        args.group,
+        args.groups,
+        args.lengths == "varied",
+        args.connections,
+    )
+    return measure_latency(options, None if args.rate else say_open)
+
+
+if __name__ == "__main__":
+    sys.exit(run_parsed(_parser().parse_args()))

@@ -1,16 +1,19 @@
-"""Many idle connections, each after one small request, to measure what a connection costs a server."""
+"""Many idle connections, each after one small request: `python -m bench.idle_load ADDRESS`, a process of its own."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import select
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.loads import say_open
 from tandemq.client.core.operations import request
-from tandemq.load.results.report import IdleResult, OnProgress, Ticker
+from tandemq.load.process import add_options, run_parsed
 from tandemq.load.wire.responses import LoadError
 from tandemq.load.wire.sockets import connect
 from tandemq.model.codes import RequestCode
@@ -29,9 +32,16 @@ class IdleOptions:
     topic: str = ""  # If set, each connection asks once for the end of queue 0 of this topic.
 
 
-def idle(
-    options: IdleOptions, on_progress: OnProgress | None = None, when_open: Callable[[], None] | None = None
-) -> IdleResult:
+@dataclass(frozen=True, slots=True)
+class IdleResult:
+    """Connections that were opened and kept open."""
+
+    connections: int
+    connect_seconds: float
+    alive_at_end: int
+
+
+def idle(options: IdleOptions, when_open: Callable[[], None]) -> IdleResult:
     """Open the connections, call `when_open`, keep them open for the given time, and return how many are still alive.
 
     Raises:
@@ -41,7 +51,6 @@ def idle(
     allowed = raise_limit(options.connections + _FILES_BESIDE)
     if allowed < options.connections + _FILES_BESIDE:
         raise LoadError(f"the limit of open files is {allowed}; raise it (ulimit -n) above {options.connections}")
-    ticker = Ticker(on_progress)
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
         sockets: list[socket.socket] = []
@@ -50,12 +59,8 @@ def idle(
             if options.topic:
                 server.request(request(RequestCode.GET_MAX_OFFSET, topic=options.topic, queueId=0, committed=True))
             sockets.append(server.socket)
-            now = time.perf_counter()
-            if ticker.due(now):
-                ticker.report("connect", len(sockets), now)
         connect_seconds = time.perf_counter() - started
-        if when_open is not None:
-            when_open()
+        when_open()
         time.sleep(options.seconds)
         return IdleResult(len(sockets), round(connect_seconds, 2), sum(map(_alive, sockets)))
 
@@ -70,3 +75,18 @@ def _alive(sock: socket.socket) -> bool:
         return bool(sock.recv(1, socket.MSG_PEEK))
     except OSError:
         return False
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.idle_load", description=__doc__)
+    add_options(parser, connections=10_000, seconds=5.0, topic="")
+    parser.set_defaults(run=_run)
+    return parser
+
+
+def _run(args: argparse.Namespace, _: object) -> IdleResult:
+    return idle(IdleOptions(args.address, args.connections, args.seconds, args.topic), say_open)
+
+
+if __name__ == "__main__":
+    sys.exit(run_parsed(_parser().parse_args()))

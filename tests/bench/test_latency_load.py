@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from tandemq.load import LatencyOptions, LatencyResult, LoadError, measure_latency
+from bench.latency_load import LatencyOptions, LatencyResult, measure_latency
+from bench.loads import run_load
+from tandemq.load import LoadError
 from tests.unit.load.fake_broker import FakeBroker, running
 
 pytestmark = pytest.mark.system
@@ -42,9 +44,8 @@ def test_refused_sends_among_others_are_counted() -> None:
     assert (result.sent, result.refused, result.received) == (40, 2, 38)
 
 
-def test_groups_in_a_process_of_their_own_each_receive_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_in_a_process_of_their_own_each_receive_every_message() -> None:
     """The producer alone runs beside them; both measure from the same clock."""
-    monkeypatch.setattr("tandemq.load.latency._KINDS", 16)  # Few, so that the producer begins at once.
     seconds = 2.0
     sent, received = send_beside_groups(3, seconds)
     while received.received < 3 * 80 and seconds < 60:  # a busy machine sent when they had ended
@@ -64,3 +65,11 @@ def send_beside_groups(groups: int, seconds: float) -> tuple[LatencyResult, Late
         following = pool.submit(measure_latency, follow, when_open=opened.set)
         assert opened.wait(60)
         return measure_latency(send), following.result()
+
+
+def test_process_prints_its_result() -> None:
+    with running(FakeBroker(queue_count=1)) as broker:
+        options: dict[str, str | float] = {"topic": "t", "rate": 100, "seconds": 0.3, "warmup": 0.0, "queues": 1}
+        result = run_load("latency", broker.address, **options, lengths="varied")
+    assert (result["sent"], result["received"]) == (30, 30)
+    assert result["acknowledged"]["count"] > 0
