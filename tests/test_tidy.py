@@ -535,6 +535,29 @@ def test_features_of_a_broker_know_its_kernel_and_not_each_other() -> None:
         assert not above, f"{module} imports {above}"
 
 
+def wide_constructors(tree: ast.Module, most: int) -> Complaints:
+    """Yield classes whose constructors take more than a number of arguments: their part of the house is cut wrongly."""
+    for holder in ast.walk(tree):
+        for method in holder.body if isinstance(holder, ast.ClassDef) else ():
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                count = len(method.args.args) + len(method.args.kwonlyargs) - 1
+                if count > most:
+                    yield f"{holder.name} takes {count} arguments"
+
+
+def test_constructors_take_what_a_part_needs_and_no_more() -> None:
+    """The kernel and the node get what comes from outside; the clients' producer gets its user's options."""
+    found = gather(python_files("src/tandemq"), lambda p: wide_constructors(tree_of(p), 8))
+    assert found == "\n".join(
+        [
+            "src/tandemq/broker/node.py: Broker takes 9 arguments",
+            "src/tandemq/client/aio/transaction_producer.py: TransactionProducer takes 9 arguments",
+        ]
+    )
+    found = gather(python_files("src/tandemq/broker"), lambda p: wide_constructors(tree_of(p), 6))
+    assert {line.split()[1] for line in found.splitlines()} == {"PullRequest", "Kernel", "Broker"}
+
+
 def test_imports_run_in_no_circles() -> None:
     assert not circles_in(source_graph())
 
