@@ -195,8 +195,9 @@ class Features:
                     self.requests[number] = feature.wrap(RequestCode(number), request)
 
     def one(self, kind: type[FeatureT]) -> FeatureT:
-        """Return the feature that offers an interface, or is of a class; it has to be added before."""
-        return next(feature for feature in self.all if isinstance(feature, kind))
+        """Return the feature that offers an interface, or is of a class; it has to be added before. There is only one."""
+        (found,) = (feature for feature in self.all if isinstance(feature, kind))
+        return found
 
     def sources(self) -> Iterator[Source]:
         """Yield what yields metrics."""
