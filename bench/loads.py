@@ -68,7 +68,7 @@ def background_load(kind: str, address: str, **options: str | float) -> Iterator
 
 
 def say_open() -> None:
-    """Tell `background_load`, which started this process, that all connections are open."""
+    """Report to `background_load`, which started this process, that all connections are open."""
     sys.stdout.write(f"{_OPEN}\n")
     sys.stdout.flush()
 

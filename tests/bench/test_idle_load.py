@@ -26,5 +26,8 @@ def test_connections_of_a_process_are_open_while_the_body_runs() -> None:
 
 @pytest.mark.system
 def test_process_that_cannot_connect_is_an_error_with_its_reason() -> None:
-    with pytest.raises(LoadFailed, match=r"no process answers at 127\.0\.0\.1:1"), idle_connections("127.0.0.1:1", 1, ""):
+    with (
+        pytest.raises(LoadFailed, match=r"no process answers at 127\.0\.0\.1:1"),
+        idle_connections("127.0.0.1:1", 1, ""),
+    ):
         pass
