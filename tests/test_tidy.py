@@ -548,12 +548,7 @@ def wide_constructors(tree: ast.Module, most: int) -> Complaints:
 def test_constructors_take_what_a_part_needs_and_no_more() -> None:
     """The kernel and the node get what comes from outside; the clients' producer gets its user's options."""
     found = gather(python_files("src/tandemq"), lambda p: wide_constructors(tree_of(p), 8))
-    assert found == "\n".join(
-        [
-            "src/tandemq/broker/node.py: Broker takes 9 arguments",
-            "src/tandemq/client/aio/transaction_producer.py: TransactionProducer takes 9 arguments",
-        ]
-    )
+    assert {line.split()[1] for line in found.splitlines()} == {"Broker", "TransactionProducer"}
     found = gather(python_files("src/tandemq/broker"), lambda p: wide_constructors(tree_of(p), 6))
     assert {line.split()[1] for line in found.splitlines()} == {"PullRequest", "Kernel", "Broker"}
 

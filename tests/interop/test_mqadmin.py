@@ -341,11 +341,14 @@ def test_query_commands_find_a_message_by_id_key_unique_key_and_offset(
     assert messages(java.call("key", topic=topic, key="key77"))
 
 
-def test_ha_status_tells_of_a_master_without_slaves(pair: Pair, java: JavaDriver, run: Callable[..., str]) -> None:
+def test_ha_status_tells_of_a_master_without_slaves(
+    pair: Pair, java: JavaDriver, topic: str, run: Callable[..., str]
+) -> None:
     if java.version.startswith("4"):
         # The command came with 5.0; 4.9 says that it has none.
         prove(contains("haStatus not exist"), [java.mqadmin("haStatus", "-b", pair.broker.address)], _mute)
         return
+    java.call("produce", topic=topic, count=1)
     printed = run("haStatus", "-b", pair.broker.address)
     table = dict(re.findall(r"^#(\S+)\t(\S+)$", printed, re.MULTILINE))
 

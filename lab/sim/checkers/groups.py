@@ -450,6 +450,7 @@ class GroupChecks(ContinuousChecks):
         """Note the state of a broker whose process is about to end."""
         super().stopped(host)
         self._note_corrections(host)  # other members may have copied them
+        self._forget_unsaved_commits(host)
         present = offsets_in(host)
         for key, queues in self._saved[host.name].items():
             for (
@@ -459,6 +460,13 @@ class GroupChecks(ContinuousChecks):
                 queues[queue_id] = min(offset, present.get((key, queue_id), offset))
         self.permissions.stopped(host)
         self.configurations.stopped(host)
+
+    def _forget_unsaved_commits(self, host: Host) -> None:
+        """Forget offsets that came with pulls and that the disk did not take: no answer had promised them."""
+        if host.broker is not None and host.broker.offsets.is_unnoted:
+            self._commits = {
+                key: commit for key, commit in self._commits.items() if commit[1] != host.name or key in self._answered
+            }
 
     def started(self, host: Host) -> None:
         """Check a broker whose process has started."""

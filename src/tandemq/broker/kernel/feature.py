@@ -195,7 +195,7 @@ class Features:
                     self.requests[number] = feature.wrap(RequestCode(number), request)
 
     def one(self, kind: type[FeatureT]) -> FeatureT:
-        """Return the feature that offers an interface, or is of a class; it has to be added before. There is only one."""
+        """Return the only feature that offers an interface, or is of a class; it has to be added before."""
         (found,) = (feature for feature in self.all if isinstance(feature, kind))
         return found
 
