@@ -140,6 +140,15 @@ def load_table(disk: Disk, name: str, check: Callable[[dict[str, Any]], object] 
     return read_table(disk, name, check).content
 
 
+def load_or_drop(disk: Disk, name: str, consequence: str) -> dict[str, Any]:
+    """Return the content of a table that can be made anew; {} if there is none, or if it is damaged: that is logged."""
+    try:
+        return load_table(disk, name)
+    except StoreDamaged as error:
+        log.warning("%s; it is dropped: %s", error, consequence)
+        return {}
+
+
 def require(table: dict[str, Any], key: str) -> None:
     """Check that a table has a key which every table of its kind has.
 

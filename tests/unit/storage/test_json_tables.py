@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lab.sim.world.disk import PowerLoss, SimDisk
 from tandemq.errors import StoreDamaged
-from tandemq.storage.json_tables import DataVersion, load_table, save_table
+from tandemq.storage.json_tables import DataVersion, load_or_drop, load_table, save_table
 
 
 def test_table_round_trip_keeps_the_previous_one() -> None:
@@ -37,6 +37,15 @@ def test_two_unreadable_files_are_refused_with_a_hint() -> None:
     disk.replace("config/t.json.bak", b"[")
     with pytest.raises(StoreDamaged, match="restore"):
         load_table(disk, "t.json")
+
+
+def test_table_that_can_be_made_anew_is_dropped_with_its_consequence(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimDisk(Random(1))
+    for name in ("config/t.json", "config/t.json.bak"):
+        disk.replace(name, b"{")
+    assert load_or_drop(disk, "t.json", "it is made again") == {}
+    assert "it is dropped: it is made again" in caplog.text
+    assert load_or_drop(disk, "other.json", "it is made again") == {}
 
 
 def test_unchanged_table_is_not_written() -> None:

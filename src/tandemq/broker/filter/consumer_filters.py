@@ -13,9 +13,8 @@ from tandemq.broker.filter.compiled import SqlExpressions, memory_of_filter
 from tandemq.broker.filter.parser import SqlFilter
 from tandemq.broker.filter.tokens import FilterInvalid
 from tandemq.broker.state.persistence import Saver
-from tandemq.errors import StoreDamaged
 from tandemq.model.group import SQL_EXPRESSION, SubscriptionData, is_tag_expression
-from tandemq.storage.json_tables import load_table
+from tandemq.storage.json_tables import load_or_drop
 
 log = logging.getLogger(__name__)
 FILE = "consumerFilter.json"
@@ -70,11 +69,7 @@ class ConsumerFilters:
         self._memory = 0
         self._refused = "", "", 0
         """Topic, group and version of the subscription that was refused last."""
-        try:
-            raw = load_table(saver.disk, FILE)
-        except StoreDamaged as error:
-            log.warning("%s; it is ignored, consumers register their filters again", error)
-            raw = {}
+        raw = load_or_drop(saver.disk, FILE, "consumers register their filters again")
         for entry in _entries_in(raw):
             try:
                 self._load(entry, wall_ms)

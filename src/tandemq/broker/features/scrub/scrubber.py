@@ -30,13 +30,12 @@ from tandemq.broker.kernel.verification import A_DELAY, A_PULL, A_TIMER, Mismatc
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.requests import is_true, read_fields
 from tandemq.config.settings import BrokerConfig
-from tandemq.errors import StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.refusals import Refusals
 from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.json_tables import load_table
+from tandemq.storage.json_tables import load_or_drop
 
 log = logging.getLogger(__name__)
 FILE = "scrub.json"
@@ -135,11 +134,7 @@ class Scrubber(Feature):
     # What is kept.
 
     def _load(self, now: Now) -> None:
-        try:
-            table = load_table(self._saver.disk, FILE)
-        except StoreDamaged as error:
-            log.warning("scrub: the saved state is dropped: %s", error)
-            table = {}
+        table = load_or_drop(self._saver.disk, FILE, "the log is verified from its start")
         self.damages.load(table)
         try:
             kept = msgspec.convert(table, _Kept)
