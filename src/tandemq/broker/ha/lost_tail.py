@@ -130,7 +130,7 @@ class LostTail:
         self._puts.admit(LOST_TAIL)
 
     def _correct_tables(self) -> None:
-        """Set what points beyond the end of a queue to that end, in all tables.
+        """Set offsets beyond the end of a queue to that end, in all tables.
 
         An offset that is kept beyond the end skips every message stored there later. It is corrected, and saved, before
         a message is acknowledged; not while a slave may give the tail back, and never on a slave, whose log may simply

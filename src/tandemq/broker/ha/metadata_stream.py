@@ -76,7 +76,7 @@ class MetadataStream:
 
     @cached_property
     def _behind(self) -> list[Table]:
-        """Tables that are published behind them."""
+        """Tables that are published behind the log bytes of a turn."""
         return [table for table in self._features.tables if table.kind is not None and not table.precedes_log]
 
     @property
@@ -215,7 +215,7 @@ class MetadataStream:
         return not (self._is_source or self._has_ignored or is_unnoted)
 
     def take(self, kind: int, payload: bytes) -> None:
-        """Apply what the master sent, unless our own tables count.
+        """Apply a table that the master sent, unless our own tables count.
 
         What cannot be read is logged and ignored: the next whole table replaces it.
         """

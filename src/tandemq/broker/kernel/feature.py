@@ -99,10 +99,10 @@ class Feature:
         """Append what has to be in the log together with the messages of this turn."""
 
     def committed(self, now: Now) -> None:
-        """Count what this turn appended: it is in the log, though perhaps not on the device."""
+        """Count the records appended in this turn: they are in the log, but perhaps not on the device yet."""
 
     def failed(self) -> None:
-        """Forget what this turn appended: it is not in the log."""
+        """Forget the records appended in this turn, which are not in the log."""
 
     def turn_took(self, duration_ns: int) -> None:
         """Take the duration of a turn that has ended."""
@@ -213,7 +213,7 @@ class Features:
 
     def deadlines_ms(self) -> list[int]:
         """Return when turns are needed, monotonic ms."""
-        return [at for deadline in self._deadlines if (at := deadline()) is not None]
+        return [time_ms for deadline in self._deadlines if (time_ms := deadline()) is not None]
 
     def needs_log_from(self) -> dict[str, int]:
         """Return the log offsets from which on retention has to keep the log, by what needs it."""

@@ -205,7 +205,7 @@ class RegistryRole:
     def _members(self) -> frozenset[int] | None:
         """Return the ids of the configured members; None if the configuration is not known."""
         group = self.member.view.config
-        return None if group is None else frozenset(one.broker_id for one in group.members)
+        return None if group is None else frozenset(member.broker_id for member in group.members)
 
     # A turn.
 
@@ -331,9 +331,9 @@ class RegistryRole:
 
     def _grant(self, now: Now) -> None:
         """Compute what clients may do from now on, and note until when that holds if nothing happens."""
-        member, at = self.member, now.mono_ms
+        member, now_ms = self.member, now.mono_ms
         self._handover.reader.follow(member.view.state, member.id)
-        may_read, may_write, may_commit = member.may_read(at), member.may_write(at), member.may_commit(at)
+        may_read, may_write, may_commit = member.may_read(now_ms), member.may_write(now_ms), member.may_commit(now_ms)
         is_refused = not (may_read and may_write)
         why = f"broker {member.id} ({member.stage.value}) may not serve this: {member.why}" if is_refused else ""
         is_unreadable = member.mode is Mode.SLAVE_CONSUME and not may_read
@@ -352,7 +352,7 @@ class RegistryRole:
             registered=self._registered(),
             members=self._members(),
         )
-        self._permitted_until_ms = member.permitted_until.next_end_ms(at)
+        self._permitted_until_ms = member.permitted_until.next_end_ms(now_ms)
         self._show()
 
     def _show(self) -> None:

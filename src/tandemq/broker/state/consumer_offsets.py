@@ -250,7 +250,7 @@ class ConsumerOffsets:
         for key, queues in list(self._committed_here.items()):
             topic = key.rpartition(SEPARATOR)[0]
             own = self.table.get(key, {})
-            for queue_id in [one for one in queues if own.get(one, 0) > (end_of(topic, one) or 0)]:
+            for queue_id in [number for number in queues if own.get(number, 0) > (end_of(topic, number) or 0)]:
                 del queues[queue_id]
             if not queues:
                 del self._committed_here[key]

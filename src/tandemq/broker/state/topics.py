@@ -487,7 +487,7 @@ def topics_of_batches(disk: Disk) -> frozenset[str]:
         stored = parse_topics(_read(disk).content)
     except StoreDamaged:  # reported by `Topics`, which rebuilds them
         return frozenset()
-    return frozenset(one.topic_name for one in stored if one.attributes.get(QUEUE_TYPE) == BATCH_QUEUES)
+    return frozenset(topic.topic_name for topic in stored if topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES)
 
 
 def _batch_remark(name: str) -> str:

@@ -177,7 +177,7 @@ class PullChecks:
         return MessageSelector(sql=found.compiled)
 
     def _check_kind(self, kind: str | None) -> None:
-        """Refuse what is no SQL92 expression, and all while the broker's setting refuses them."""
+        """Refuse filters that are not SQL92 expressions, and every filter while the broker's setting forbids them."""
         if not self._takes_sql:
             raise PullRefused(ResponseCode.SYSTEM_ERROR, unsupported_kind(kind))
         if kind != SQL_EXPRESSION:
