@@ -191,7 +191,7 @@ class MemberMachine:
         return self._facts.lease.timing.heartbeat_ms
 
     def peer(self, broker_id: int) -> GroupPeer:
-        """What this broker's own connections show of a member."""
+        """Return the state of a member as this broker's own connections show it."""
         return self._facts.peers.get(broker_id)
 
     def problem(self, now_ms: int) -> str:
@@ -217,7 +217,7 @@ class MemberMachine:
 
     @property
     def awaits_tables(self) -> bool:
-        """Whether the target of a switch lacks metadata, which it is to have before."""
+        """Whether the target of a switch lacks metadata that it needs before the switch."""
         target = self._handover.target
         return target is not None and not self._facts.peers.get(target).has_tables
 

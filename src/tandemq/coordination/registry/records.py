@@ -406,7 +406,7 @@ def _changes(what: str, fields: dict[str, Any]) -> tuple[tuple[int, int], ...]:
     value = fields.get("changes", [])
     if not isinstance(value, list):
         raise ConfigError(f"{what}: changes must be a list, not {value!r:.64}")
-    return tuple(_pair(what, "a change", one) for one in value)
+    return tuple(_pair(what, "a change", pair) for pair in value)
 
 
 def live_to_json(live: LiveBroker) -> bytes:

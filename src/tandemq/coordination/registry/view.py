@@ -166,7 +166,7 @@ class RegistryView:
     def unread(self, brokers: Iterable[int]) -> list[int]:
         """Return those of these brokers that have a live node whose record has not been read on this connection."""
         live = self.live or {}
-        return [one for one in brokers if one in live and live[one] is None]
+        return [broker_id for broker_id in brokers if broker_id in live and live[broker_id] is None]
 
     def next_requests(self) -> list[RegistryRequest]:
         """Return the requests for the registry, in order."""
