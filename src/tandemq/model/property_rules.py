@@ -1,4 +1,4 @@
-"""What the properties of a message mean to a broker, as one table.
+"""Table of the properties of a message: the meaning of each to a broker.
 
 Both engines and the decoded path of sends read it; a property that is not in it is stored and means nothing.
 Source: docs/reference/compatibility.md; RocketMQ MessageConst.

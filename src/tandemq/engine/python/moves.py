@@ -7,7 +7,7 @@ from tandemq.engine.python.queue_tail import QueueTail
 
 
 class MoveRule(NamedTuple):
-    """How a moved record differs from the one that it is a copy of, besides its topic and queue."""
+    """Differences between a moved record and its original, besides topic and queue."""
 
     drop: bytes = b""
     """Name of a property that it lacks."""
