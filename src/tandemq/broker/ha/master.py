@@ -299,7 +299,7 @@ class MasterSide:
     # Out.
 
     def pump(self, turn: Turn, now: Now) -> None:
-        """Send each slave what was written, as far as its link takes it."""
+        """Send each slave the records written since, as far as its link takes them."""
         outbox = self._outbox
         for link, session in self.sessions.items():
             backlog = outbox.backlog(link)

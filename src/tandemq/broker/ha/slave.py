@@ -53,7 +53,7 @@ class _NeededChange(NamedTuple):
 
 
 class SlaveSide:
-    """The connection to the master, and what is known of it."""
+    """The connection to the master, and the progress of copying."""
 
     def __init__(self, kernel: Kernel, upstream: Upstream) -> None:
         """Begin without a connection."""

@@ -21,11 +21,11 @@ from tandemq.telemetry.families import Source
 
 
 class Request(NamedTuple):
-    """What answers the requests with a code, and what such a request needs."""
+    """The handler of the requests with a code, and the conditions of such a request."""
 
     handle: Handler
     right: Right | None = None
-    """Without this right it is refused; None: it needs none."""
+    """Right without which the request is refused; None: it needs no right."""
     is_saved: bool = False
     """Whether its response means that the tables are saved."""
     is_recorded: bool = False
@@ -48,7 +48,7 @@ class Feature:
         return {}
 
     def wrap(self, code: RequestCode, request: Request) -> Request:
-        """Return a request of whatever feature, with what is to be done before it is handled."""
+        """Return a request of any feature, with steps of this feature added before its handler."""
         return request
 
     def tables(self) -> Sequence[Table]:
@@ -56,7 +56,7 @@ class Feature:
         return ()
 
     def sources(self) -> Sequence[Source]:
-        """Return what yields its metrics."""
+        """Return the sources of its metrics."""
         return ()
 
     def figures(self, now: Now) -> Mapping[str, str]:
@@ -114,7 +114,7 @@ class Feature:
     # The store.
 
     def needs_log_from(self) -> Mapping[str, int]:
-        """Return the log offsets from which on retention has to keep the log, by what needs it."""
+        """Return the log offsets from which on retention has to keep the log, by the reason."""
         return {}
 
     def save_tables(self) -> None:
@@ -200,7 +200,7 @@ class Features:
         return found
 
     def sources(self) -> Iterator[Source]:
-        """Yield what yields metrics."""
+        """Yield the sources of metrics of all features."""
         for feature in self.all:
             yield from feature.sources()
 

@@ -92,7 +92,7 @@ class LogQueue(Feature, Generic[ReadingT]):
         self._puts = kernel.puts
         self._current_turn = kernel.turn
         self._mastership = Mastership(kernel)
-        """That for which what was read holds."""
+        """Mastership for which the state read from the log holds."""
         self._reading: ReadingT | None = None
         self._is_behind = False
         """Whether the next run is needed at once."""
@@ -124,7 +124,7 @@ class LogQueue(Feature, Generic[ReadingT]):
 
     @property
     def _is_loaded(self) -> bool:
-        """Whether what waits is known."""
+        """Whether the waiting messages are known."""
         raise NotImplementedError
 
     def _begin_reading(self) -> ReadingT:

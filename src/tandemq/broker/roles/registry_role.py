@@ -69,7 +69,7 @@ UNKNOWN = "the group's configuration has not been read from the registry yet"
 
 
 class RegistryRole:
-    """What the group has decided for this broker, and what it does for the group; a `BrokerRole`."""
+    """The role that the group has decided for this broker, and this broker's work for the group; a `BrokerRole`."""
 
     def __init__(self, kernel: Kernel, registry: BrokerRegistry, journal: FailoverJournal, static: StaticRole) -> None:
         """Begin without a decision. The session at the registry begins after `listening`.
@@ -113,9 +113,9 @@ class RegistryRole:
             keeps_offsets=False,
             replica_end=0,
         )
-        """What clients may do by the last decision, and the same with log offsets as of now."""
+        """Rights of clients by the last decision, and the same with the present log offsets."""
         self._facts: tuple[Any, ...] = ()
-        """What the second was made from."""
+        """Inputs from which the second was computed."""
         self._log_end = -1
         self._generations: EpochTable | None = None
         """Log end and epochs as the member knows them."""
@@ -131,7 +131,7 @@ class RegistryRole:
         """Whether `slaveReadEnable` was on at any time since the start."""
         self._delayed_order: BecomeMaster | None = None
         self._again_ms = 0
-        """What could not begin because of the disk, and when it is tried again."""
+        """Mastership that could not begin because of the disk, and the time of the next try."""
         self._problems = ProblemLog(registry, kernel.current)
         self._stream.begin()
 

@@ -148,7 +148,7 @@ class ReplicationMetrics(Feature):
         yield Batch(SENT, sent)
 
     def _collect_own(self, _now: Now) -> Iterator[Batch]:
-        """Yield what both ends have."""
+        """Yield the metrics of both ends of replication."""
         masters, slave = self._replication.masters, self._replication.slave
         if slave is not None and slave.session is not None:
             yield single(RECEIVED, slave.session.received_bytes)

@@ -98,7 +98,7 @@ class PullChecks:
         return topic
 
     def check_allowed(self, fields: PullFields) -> None:
-        """Refuse a group what an operator has forbidden it to read, with or without an expression in the request.
+        """Refuse reads that an operator has forbidden a group, with or without an expression in the request.
 
         Raises:
             PullRefused: the topic is forbidden to the group.

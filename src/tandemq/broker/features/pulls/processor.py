@@ -109,7 +109,7 @@ class PullPath(Feature):
         """Queues whose held pulls are to be tried again: how many pulls, and whether they are answered in any case."""
         self._releases_left = RELEASED_PER_TURN_MAX
         self._shared: dict[_Range, Messages] | None = None
-        """What was read for woken pulls of one queue, for others at the same offset; None while none are answered."""
+        """Messages read for woken pulls of one queue, shared by pulls at the same offset; None at other times."""
         self.adopt_config(kernel.current.config)
         self.held = HeldPulls()
         self._unseen: dict[ConsumeQueue, None] = {}

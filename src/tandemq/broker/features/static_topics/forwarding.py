@@ -51,7 +51,7 @@ class Forwarding:
         self._addresses: dict[str, _Address] = {}
         """Masters by broker name."""
         self._waiting: dict[str, list[OnRoute]] = {}
-        """What waits for the route of a topic."""
+        """Callbacks that wait for the route of a topic, by topic."""
         self._in_flight = 0
 
     @property

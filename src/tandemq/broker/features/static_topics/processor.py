@@ -102,7 +102,7 @@ class _Reply:
             self._turn.out.send(self._link, encode_command(answer))
 
     def at_once(self) -> Command | None:
-        """Return the response if it was given; what follows is sent."""
+        """Return the response if it is known; a later response is sent."""
         self._is_late = True
         return self._answer
 
@@ -119,7 +119,7 @@ class StaticTopics(Feature):
         self._pulls = kernel.features.one(Pulls)
         self._forwarding = forwarding
         self._ordinary: dict[int, Handler] = {}
-        """What handles requests about this broker's own queues, by code."""
+        """Handlers of requests about this broker's own queues, by code."""
         self._links = kernel.links
         self._outbox = kernel.outbox
         self._turn = kernel.turn
@@ -347,7 +347,7 @@ class StaticTopics(Feature):
         return segment
 
     def _shown_offset(self, request: _Request, segment: QueueSegment, reply: _Reply) -> _Then:
-        """Return what turns the response about a segment into that about its logical queue."""
+        """Return a callback that turns the response about a segment into one about its logical queue."""
         command = request.command
 
         def on_answer(answer: Command | None, _at: Now) -> None:

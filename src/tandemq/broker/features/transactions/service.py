@@ -84,7 +84,7 @@ class Transactions(LogQueue[TransactionLoader]):
         self._ended: dict[int, bool] = {}
         """Ends of this turn: queue offset of the newest copy, and whether the transaction was given up."""
         self._unnoted: list[int] = []
-        """Those without op record yet."""
+        """Queue offsets of the ends without op record yet."""
         self._of_no_topic: set[str] = set()
         """Topics of ends of this turn that do not exist."""
         self._copies: list[_Copy] = []
