@@ -72,7 +72,7 @@ class InSync:
         self.confirm_offset = max(self.confirm_offset, min(confirm_offset, log_end))
 
     def adopt(self, members: Collection[int], asked: Collection[int]) -> None:
-        """Set the members in the record, and those of a requested change with an unknown outcome."""
+        """Set the members in the record, and the members in a requested change with an unknown outcome."""
         self.decided = frozenset(members)
         self._asked = frozenset(asked)
         if self._joining in self.decided:

@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
 
 class EntriesAhead(NamedTuple):
-    """Packed entries of a queue that were read before anyone asked for them."""
+    """Packed entries of a queue that were read before they were requested."""
 
     start: int
     """Queue offset of the first one."""
@@ -80,7 +80,7 @@ class QueueFiles(FileCache):
         return self._ahead.get(queue, _NOTHING_AHEAD)
 
     def keep_ahead(self, queue: "ConsumeQueue", queue_offset: int, entries: bytes) -> None:
-        """Cache entries of a queue for its next reader, in place of those of the queues read longest ago."""
+        """Cache entries of a queue for its next reader, in place of the entries of the queues read longest ago."""
         self.forget_ahead(queue)
         self._ahead[queue] = EntriesAhead(queue_offset, entries)
         self._ahead_bytes += len(entries)

@@ -246,7 +246,7 @@ class KeyIndex:
         return len(self.pending) // KEY_ROW_BYTES
 
     def not_indexed(self, rows: bytes) -> bytes:
-        """Return those of packed keys, in log order, whose records are after the newest indexed one."""
+        """Return the packed keys, in log order, whose records are after the newest indexed record."""
         end = self.end_offset
         if not rows or KEY_ROW.unpack_from(rows)[1] > end:
             return rows

@@ -57,7 +57,7 @@ class StoreConfig:
 
 
 class RecordBatch(NamedTuple):
-    """Contiguous records for the log's end, within one file, and what was staged for them."""
+    """Contiguous records for the log's end, within one file, and their staged queue entries."""
 
     log_offset: int
     data: Buffer

@@ -94,7 +94,7 @@ class FrameDecoder:
         return data
 
     def split(self, data: bytes, start: int) -> RawFrame | None:
-        """Return the frame at a position of what `join` returned, and set `position` to its end.
+        """Return the frame at a position of the bytes that `join` returned, and set `position` to its end.
 
         Returns None, and keeps the rest, if the frame is incomplete; None with `error` set if it is not a frame.
         """

@@ -1,4 +1,4 @@
-"""What a member knows: the registry, the group's configuration, its own log, its lease, the other members.
+"""Knowledge of a member: the registry, the group's configuration, its own log, its lease, the other members.
 
 The member's machine owns one `MemberFacts`; the parts of the machine read it.
 Source: docs/internals/failover.md; requirements F09-F33, R11.

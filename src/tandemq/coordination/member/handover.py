@@ -51,7 +51,7 @@ class HandoverProgress:
 
 
 class Handover:
-    """Hands over what this member serves, and takes offsets as the master."""
+    """Hands over the serving of clients to another member, and takes offsets as the master."""
 
     def __init__(self, facts: MemberFacts, outputs: MemberOutputs, service: ServiceState, older: OlderRecord) -> None:
         """No handover is in progress."""

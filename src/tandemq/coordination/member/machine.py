@@ -195,7 +195,7 @@ class MemberMachine:
         return self._facts.peers.get(broker_id)
 
     def problem(self, now_ms: int) -> str:
-        """Problems with the registry and what to do about them; "" if there are none."""
+        """Problems with the registry and their remedies; "" if there are none."""
         return self._diagnosis.problem(now_ms)
 
     def status(self, now: Now) -> Status:
@@ -322,7 +322,7 @@ class MemberMachine:
         self._decide(now)
 
     def copy_offsets(self, table: bytes, now: Now) -> None:
-        """Take what consumers have committed at this reader since it became that, for the registry."""
+        """Take the offsets committed here since this broker became the reader, for the registry."""
         self._copies.copy(table)
         self._decide(now)
 

@@ -23,7 +23,7 @@ from tandemq.coordination.registry.view import older_text
 
 
 class OlderRecord:
-    """Compares the registry's record with what members have seen, and replaces it by an operator's order."""
+    """Compares the registry's record with the records that members have seen; replaces it by an operator's order."""
 
     def __init__(self, facts: MemberFacts, outputs: MemberOutputs) -> None:
         """Nothing was ordered."""

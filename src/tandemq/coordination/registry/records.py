@@ -86,7 +86,7 @@ class GroupMember:
     role: Role
     permission: BrokerPermission = BrokerPermission.FULL
     weight: int = 100
-    """Share of the writes among groups; 0: none while another group accepts them."""
+    """Share of the writes among groups; 0: no writes while another group accepts them."""
     priority: int = 0
     """In elections, among logs of equal length, higher values win."""
 

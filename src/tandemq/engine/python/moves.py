@@ -22,7 +22,7 @@ class MovedRecords(NamedTuple):
     """Records for the log, whose entries are staged in their queues."""
 
     messages: int
-    """How many; the one behind them is left to the caller."""
+    """Number of moved records; the caller handles the next record."""
     data: bytes
     queues: list[Any]
     """Queues that had no staged entry before."""

@@ -62,12 +62,12 @@ class TakenSends(NamedTuple):
     store_ms: int
     acks: list[Ack]
     messages: int
-    """Sends; ends of transactions are none."""
+    """Number of sends, without ends of transactions."""
     body_bytes: int
     timed: list[TimedSend]
-    """The timed ones among the messages."""
+    """Timed messages among the sends."""
     halves: list[tuple[int, int, str, int]]
-    """Half messages among them: queue offset, log offset, topic after the commit, bytes of the record."""
+    """Half messages among the sends: queue offset, log offset, topic after the commit, bytes of the record."""
     ends: list[EndedHalf]
     """Transactions that were committed or rolled back."""
 

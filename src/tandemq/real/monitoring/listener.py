@@ -90,7 +90,7 @@ class _Request(BaseHTTPRequestHandler):
 
     @property
     def response(self) -> bytes:
-        """What was answered so far."""
+        """The bytes of the response so far."""
         return self._out.getvalue()
 
 

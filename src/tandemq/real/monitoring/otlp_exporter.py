@@ -109,7 +109,7 @@ class OtlpExporter:
         self._retries = self._rejected_points = 0
         self._accepted_s = 0.0
         self._state: tuple[PushOutcome, bool] | None = None
-        """What was logged last: an outcome, and whether points were rejected in it."""
+        """Last logged outcome, and whether points were rejected in it."""
         self._failed_since = 0
         self._answer: Answer | None = None
         self._answered = threading.Event()
@@ -265,7 +265,7 @@ class _TimedSocket:
 
 
 class _TimedReader(io.RawIOBase):
-    """What a timed socket receives."""
+    """Reader of the bytes that a timed socket receives."""
 
     def __init__(self, sock: _TimedSocket) -> None:
         """Take the socket."""

@@ -266,7 +266,7 @@ class TlsLink:
         self.is_ready = False
         """Whether the handshake is done."""
         self.is_ended = False
-        """Whether the peer has said that it sends no more."""
+        """Whether the peer has announced the end of its data."""
         if not self._is_server:
             self._shake()
 

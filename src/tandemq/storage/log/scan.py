@@ -45,7 +45,7 @@ class LogFault(NamedTuple):
 
 
 class DamagedRange(NamedTuple):
-    """Log offsets `[start, end)` of bytes that are not valid records, and what is wrong with them."""
+    """Log offsets `[start, end)` of bytes that are not valid records, and the reason."""
 
     start: int
     end: int
