@@ -173,7 +173,7 @@ _AnyStep = TypeVar("_AnyStep", Opening, Challenge, SlaveProof, MasterProof)
 
 def page_crcs(tail: bytes) -> list[int]:
     """Return the checksums of a log tail's pages; the last page may be shorter."""
-    return [crc32(tail[at : at + TAIL_PAGE_BYTES]) for at in range(0, len(tail), TAIL_PAGE_BYTES)]
+    return [crc32(tail[start : start + TAIL_PAGE_BYTES]) for start in range(0, len(tail), TAIL_PAGE_BYTES)]
 
 
 def encode_hello(hello: SlaveHello | MasterHello) -> bytes:

@@ -27,7 +27,7 @@ _BLANKS = str.maketrans({FIELD_SEPARATOR: " ", LINE_SEPARATOR: " "})
 
 
 class TraceKind(Enum):
-    """What was done with the message."""
+    """Action of a client that a trace record describes."""
 
     PUB = "Pub"
     """Sent, and stored by a broker."""

@@ -1,4 +1,4 @@
-"""Settings of monitoring: what is refused, and the values that are written as text.
+"""Settings of monitoring: their validation, and the values that are written as text.
 
     metricsLabel               "zone:a,team:b"            ─► labels
     metricsHttpExporterTarget  "https://collector:4318"   ─► parse_target ─► PushTarget

@@ -151,7 +151,7 @@ _BROKER_5_5 = """
     transRocksDBEnable transWriteOriginTransHalfEnable useMessageFilterForNotification useSeparateRetryQueue
     useSeparateStorePathForRocksdbCQ useSingleRocksDBForAllConfigs writeWithoutMmap
 """
-"""Those that came after 5.3.3."""
+"""Settings that came after 5.3.3."""
 
 _NAME_SERVER = """
     clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clusterTest configBlackList configStorePath

@@ -31,7 +31,7 @@ _CLIENT_KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """TLS of a client: what it trusts, and its own certificate. Files are PEM."""
+    """TLS of a client: trusted authorities and its own certificate, as PEM files."""
 
     ca_file: str = ""
     """Trusted authorities; "": those of the system. Java: `tls.client.trustCertPath`."""

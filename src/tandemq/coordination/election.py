@@ -25,8 +25,8 @@ class Candidate(NamedTuple):
 
 def rank_of(broker_id: int, candidates: Iterable[Candidate]) -> int:
     """Return the number of candidates before this one: by longest history, then priority, then smaller id."""
-    order = sorted(candidates, key=lambda one: (-one.epoch, -one.log_end, -one.priority, one.broker_id))
-    return next((place for place, one in enumerate(order) if one.broker_id == broker_id), len(order))
+    order = sorted(candidates, key=lambda member: (-member.epoch, -member.log_end, -member.priority, member.broker_id))
+    return next((place for place, member in enumerate(order) if member.broker_id == broker_id), len(order))
 
 
 def may_become_master(*, is_in_sync: bool, is_log_whole: bool, is_forced: bool) -> bool:

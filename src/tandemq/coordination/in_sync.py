@@ -59,7 +59,7 @@ class InSync:
         """Return how many members of the decided set are configured. Cached: called several times per turn."""
         known, members, count = self._counted
         if known is not config or members is not self.decided:
-            count = 0 if config is None else sum(config.member(one) is not None for one in self.decided)
+            count = 0 if config is None else sum(config.member(broker_id) is not None for broker_id in self.decided)
             self._counted = (config, self.decided, count)
         return count
 
@@ -72,7 +72,7 @@ class InSync:
         self.confirm_offset = max(self.confirm_offset, min(confirm_offset, log_end))
 
     def adopt(self, members: Collection[int], asked: Collection[int]) -> None:
-        """Set the members in the record, and those of a requested change with an unknown outcome."""
+        """Set the members in the record, and the members in a requested change with an unknown outcome."""
         self.decided = frozenset(members)
         self._asked = frozenset(asked)
         if self._joining in self.decided:
@@ -137,7 +137,7 @@ class InSync:
         self, member: int, now_ms: int, peers: Mapping[int, GroupPeer], readers: Collection[int], lag_ms_max: int
     ) -> bool:
         """Return whether no other reader in the decided set is connected and has caught up."""
-        others = (peers.get(one) for one in self.decided.intersection(readers) - {self._broker_id, member})
+        others = (peers.get(broker_id) for broker_id in self.decided.intersection(readers) - {self._broker_id, member})
         return not any(
             peer is not None and peer.is_linked and peer.acked >= 0 and now_ms - peer.caught_up_ms <= lag_ms_max
             for peer in others

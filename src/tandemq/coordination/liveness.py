@@ -19,7 +19,7 @@ class TableProgress(NamedTuple):
     """Whether it has the metadata tables from before it began to join, and receives their changes; in a switch to it,
     whether it has the last changes too."""
     keeps_up: bool
-    """Whether it has what was published when this was so before."""
+    """Whether it has all metadata that was published when it last kept up."""
 
 
 @dataclass(slots=True)

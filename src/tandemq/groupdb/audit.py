@@ -32,7 +32,7 @@ class AuditEntry:
     at_ms: int
     by: Actor
     action: str
-    """What was done, as "group.change" or "topic.delete"."""
+    """Action, such as "group.change" or "topic.delete"."""
     cluster: str = ""
     target: str = ""
     before: str = ""

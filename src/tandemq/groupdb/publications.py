@@ -1,4 +1,4 @@
-"""What publishers report: the last attempt to apply each group, and when each publisher last ran.
+"""Reports of publishers: the last attempt to apply each group, and when each publisher last ran.
 
 An operator sees here that a configuration was refused, and why, or that no publisher runs.
 """
@@ -35,7 +35,7 @@ def publish(database: GroupDatabase, do: Do, cluster: str | None, publisher: str
     """Apply all groups, or those of one cluster, and report it. Raises as `apply_groups`."""
     done = apply_groups(database, do, cluster, wall_ms=wall_ms)
     _seen(database, publisher, wall_ms)
-    known = {(one.cluster, one.broker_name): one for one in publications(database)}
+    known = {(publication.cluster, publication.broker_name): publication for publication in publications(database)}
     for group in done:
         _record(database, group, known.get((group.cluster, group.broker_name)), publisher, wall_ms)
     return done

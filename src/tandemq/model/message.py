@@ -188,12 +188,12 @@ class Message:
             if ms < 0:
                 raise InvalidMessage(f"the delay is {self.delay}; it must not be negative")
             return TIMER_DELAY_MS, str(ms)
-        at = self.deliver_at
-        if isinstance(at, datetime):
-            if at.tzinfo is None:
+        deliver_at = self.deliver_at
+        if isinstance(deliver_at, datetime):
+            if deliver_at.tzinfo is None:
                 raise TypeError("deliver_at has no time zone; use for instance datetime.now(UTC) + timedelta(hours=1)")
-            at = (at - _EPOCH) / _SECOND
-        return TIMER_DELIVER_MS, str(_milliseconds("deliver_at", at))
+            deliver_at = (deliver_at - _EPOCH) / _SECOND
+        return TIMER_DELIVER_MS, str(_milliseconds("deliver_at", deliver_at))
 
     def _validate_texts(self) -> None:
         if self.tags:

@@ -1,4 +1,4 @@
-"""What the properties of a message mean to a broker, as one table.
+"""Table of the properties of a message: the meaning of each to a broker.
 
 Both engines and the decoded path of sends read it; a property that is not in it is stored and means nothing.
 Source: docs/reference/compatibility.md; RocketMQ MessageConst.
@@ -10,7 +10,7 @@ from tandemq.model import message as names
 
 
 class Meaning(IntEnum):
-    """What a property asks for, or says. From `LEFT` on the engine leaves a send that has it to the decoded path."""
+    """Meaning of a property to a broker. From `LEFT` on the engine leaves a send that has it to the decoded path."""
 
     PLAIN = 0
     UNIQUE_KEY = 1
@@ -25,7 +25,7 @@ class Meaning(IntEnum):
     DELAY_MS = 9
     DELIVER_AT_MS = 10
     LEFT = 11
-    """No name has it: the first of those that brokers set, or that ask for something rare."""
+    """Meaning of no property: the following are of properties that brokers set or that are rare in sends."""
     CRC = 12
     REAL_TOPIC = 13
     REAL_QUEUE = 14
@@ -76,7 +76,7 @@ ALONE_IN_BATCH = frozenset({names.DELAY, names.TRAN_MSG, names.INNER_NUM})
 
 
 def meaning_of(name: str) -> Meaning:
-    """Return what a property means."""
+    """Return the meaning of a property to a broker."""
     found = MEANINGS.get(name)
     if found is not None:
         return found

@@ -73,11 +73,12 @@ class LogicalQueue(NamedTuple):
     def at(self, logical: int) -> QueueSegment | None:
         """Return the segment of a logical offset, the first one for offsets below it; None if no offset is known."""
         placed = self.placed()
-        return next((one for one in reversed(placed) if one.logic_offset <= logical), placed[0] if placed else None)
+        first = placed[0] if placed else None
+        return next((segment for segment in reversed(placed) if segment.logic_offset <= logical), first)
 
     def following(self, segment: QueueSegment) -> QueueSegment | None:
         """Return the next segment, if its offsets are known."""
-        return next((one for one in self.placed() if one.gen > segment.gen), None)
+        return next((known for known in self.placed() if known.gen > segment.gen), None)
 
     def end_of(self, segment: QueueSegment) -> int | None:
         """Return the offset in the broker's queue behind a segment; None: it is the last one, and grows."""
@@ -89,7 +90,7 @@ class LogicalQueue(NamedTuple):
 
 
 class QueueMapping(NamedTuple):
-    """What one broker knows of the logical queues of a static topic."""
+    """The logical queues of a static topic, as one broker knows them."""
 
     topic: str
     total_queues: int
@@ -137,11 +138,11 @@ class QueueMapping(NamedTuple):
 
     def without(self, segment: QueueSegment, queue_id: int) -> "QueueMapping":
         """Return the mapping without one segment of a logical queue."""
-        kept = tuple(one for one in self.queues[queue_id].segments if one != segment)
+        kept = tuple(other for other in self.queues[queue_id].segments if other != segment)
         return self._replace(queues={**self.queues, queue_id: LogicalQueue(kept)})
 
     def as_info(self) -> dict[str, Any]:
-        """Return what name servers and clients are sent: the queues that this broker leads."""
+        """Return the mapping in the form sent to name servers and clients: the queues that this broker leads."""
         return {
             "bname": self.bname,
             "currIdMap": {str(number): queue_id for number, queue_id in self.led().items()},
@@ -174,9 +175,9 @@ def segments_problem(segments: tuple[QueueSegment, ...]) -> str | None:
             return f"segment {newer.gen} follows segment {older.gen}"
         if older.logic_offset < 0:
             return f"only the last segment may be without logicOffset, segment {older.gen} is"
-        last = older.logical(max(older.end_offset, older.start_offset))
-        if 0 <= newer.logic_offset <= last:
-            return f"logicOffset {newer.logic_offset} of segment {newer.gen} is not above {last} of the one before"
+        older_end = older.logical(max(older.end_offset, older.start_offset))
+        if 0 <= newer.logic_offset <= older_end:
+            return f"logicOffset {newer.logic_offset} of segment {newer.gen} is not above {older_end} of the one before"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What the name server's tables hold: registrations, queues of a topic, versions, and notices about a group.
+"""Contents of the name server's tables: registrations, queues of a topic, versions, and notices about a group.
 
 Plain values without an owner.
 Source: docs/reference/requests.md, "Name server"; RocketMQ RegisterBrokerBody, QueueData, DataVersion.

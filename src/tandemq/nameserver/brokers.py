@@ -84,7 +84,7 @@ class RegisteredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """What entering a registration changed."""
+    """Changes that a registration has made."""
 
     former: RegisteredBroker | None
     """The previous entry of the same broker at the same address."""

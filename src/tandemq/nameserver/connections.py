@@ -71,7 +71,7 @@ class ConnectionTable:
         self._response_budget.begin_turn()
 
     def end_turn(self, turn: Turn) -> None:
-        """The responses of this turn are handed to the outbox, which counts them from now on."""
+        """Reset the byte counts of responses: the outbox has them, and counts them from now on."""
         for link in turn.sends:
             connection = self._connections.get(link)
             if connection is not None:
@@ -149,14 +149,14 @@ class ConnectionTable:
         connection.last_seen_ms = now_ms
         decoder = connection.decoder
         data = decoder.join(data)
-        at = 0
-        while (frame := decoder.split(data, at)) is not None:
-            at = decoder.position
+        position = 0
+        while (frame := decoder.split(data, position)) is not None:
+            position = decoder.position
             request = decode_command(frame)
             if not request.is_response:
                 answer(request)
-            if at < len(data) and is_over():
-                return data[at:]
+            if position < len(data) and is_over():
+                return data[position:]
         if decoder.error is not None:
             raise decoder.error
         return b""

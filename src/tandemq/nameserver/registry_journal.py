@@ -98,34 +98,35 @@ class Journal:
         return snapshot.journal
 
     def _replay(self, tree: Tree, data: bytes) -> int:
-        at = 0
-        while at < len(data):
-            payload = _batch_at(data, at)
+        position = 0
+        while position < len(data):
+            payload = _batch_at(data, position)
             if payload is None:
-                self._check_torn(data, at)
+                self._check_torn(data, position)
                 _log.warning(
                     "registry: %s ends with an incomplete batch: %d bytes from byte %d on are removed. After a crash "
                     "that is the batch which was being written, and nothing is lost. If the file was cut, changes are "
                     "missing. %s",
                     self._name(),
-                    len(data) - at,
-                    at,
+                    len(data) - position,
+                    position,
                     _LOSS,
                 )
-                return at
+                return position
             try:
                 tree.restore(msgspec.json.decode(payload, type=list[Change]))
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-                raise StoreDamaged(f"{self._name()}: at byte {at}: {error}", hint=_HINT) from error
-            at += _HEAD.size + len(payload)
-        return at
+                raise StoreDamaged(f"{self._name()}: at byte {position}: {error}", hint=_HINT) from error
+            position += _HEAD.size + len(payload)
+        return position
 
-    def _check_torn(self, data: bytes, at: int) -> None:
+    def _check_torn(self, data: bytes, position: int) -> None:
         """Raise if a complete batch follows: only the last batch can be torn."""
-        for later in range(at + 1, len(data) - _HEAD.size):
+        for later in range(position + 1, len(data) - _HEAD.size):
             if _batch_at(data, later):
                 raise StoreDamaged(
-                    f"{self._name()}: the batch at byte {at} is damaged, and complete batches follow it", hint=_HINT
+                    f"{self._name()}: the batch at byte {position} is damaged, and complete batches follow it",
+                    hint=_HINT,
                 )
 
     def _name(self) -> str:
@@ -168,12 +169,12 @@ class Journal:
             self._file.close()
 
 
-def _batch_at(data: bytes, at: int) -> bytes | None:
+def _batch_at(data: bytes, position: int) -> bytes | None:
     """Return the payload of the complete batch at a position; None if there is none. No batch is empty."""
-    if at + _HEAD.size > len(data):
+    if position + _HEAD.size > len(data):
         return None
-    size, checksum = _HEAD.unpack_from(data, at)
-    if not size or at + _HEAD.size + size > len(data):
+    size, checksum = _HEAD.unpack_from(data, position)
+    if not size or position + _HEAD.size + size > len(data):
         return None
-    payload = data[at + _HEAD.size : at + _HEAD.size + size]
+    payload = data[position + _HEAD.size : position + _HEAD.size + size]
     return payload if crc32(payload) == checksum else None

@@ -47,7 +47,7 @@ class RouteTable:
         self._encoded: dict[str, dict[tuple[bool, str | None], bytes]] = {}
         """By topic, then by dialect and orderTopicConf."""
         self._encoded_lists: dict[tuple[object, ...], bytes] = {}
-        """Bodies of lists by what was asked for, until a topic or a broker changes."""
+        """Encoded lists by request, until a topic or a broker changes."""
 
     # Brokers.
 

@@ -77,7 +77,7 @@ class TopicTable:
         return group.topics if group is not None else set()
 
     def offered(self, topic: str) -> dict[str, TopicQueues]:
-        """What clients see of a topic, by broker name in order; empty for an unknown topic."""
+        """Return the queues of a topic that clients see, by broker name in order; empty for an unknown topic."""
         return {name: place.offered for name, place in sorted(self._places.get(topic, {}).items())}
 
     def mapping(self, topic: str, broker_name: str) -> dict[str, Any] | None:
@@ -97,7 +97,7 @@ class TopicTable:
     # Registering.
 
     def no_room(self, broker_name: str, topics: dict[str, TopicQueues]) -> str | None:
-        """Why the new ones of these topics exceed a limit; None if they do not."""
+        """Return why the new ones among these topics exceed a limit; None if they do not."""
         known = self.of_group(broker_name)
         added = sum(1 for topic in topics if topic not in known)
         if added and self._place_count + added > TOPIC_PLACES_MAX:

@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 
 
 class CorruptRecord(NamedTuple):
-    """Begin of bytes that are not a valid record, and what is wrong with them."""
+    """Log offset of bytes that are not a valid record, and the reason."""
 
     log_offset: int
     reason: str

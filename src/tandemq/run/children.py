@@ -90,7 +90,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id, 0 if it is not running."""
+        """Process id of the child; 0 if it is not running."""
         return self._process.pid if self._process is not None and self.is_running else 0
 
     def start(self) -> None:
@@ -253,8 +253,8 @@ class ClusterPorts:
     def of_broker(self, group: int, broker_id: int) -> dict[str, Setting]:
         """Return a broker's settings."""
         listen, replication = self.brokers(group, broker_id)
-        at = listen + METRICS_PORT_DISTANCE if listen else 0
-        metrics: dict[str, Setting] = {"metricsPort": at} if self.has_metrics else {}
+        port = listen + METRICS_PORT_DISTANCE if listen else 0
+        metrics: dict[str, Setting] = {"metricsPort": port} if self.has_metrics else {}
         return {"listenPort": listen, "haListenPort": replication, **metrics}
 
 

@@ -124,7 +124,7 @@ def _configure_group(
 
 
 def _to_store(stored: "StoredGroup | None", after: GroupConfig, mode: Mode | None, members: int) -> GroupConfig | None:
-    """Return the configuration that the database must have; None: the removal that it has."""
+    """Return the configuration to store in the database; None: keep the removal that it has."""
     if stored is None or stored.is_applied:
         return after
     return None if stored.config is None else _config(stored.config, mode or stored.config.mode, members)
@@ -148,9 +148,9 @@ def _store(
     )
 
 
-def _is_same(one: GroupConfig | None, other: GroupConfig) -> bool:
+def _is_same(stored: GroupConfig | None, wanted: GroupConfig) -> bool:
     """Return whether two configurations are equal, in whatever order they list the members."""
-    return one is not None and config_to_json(one) == config_to_json(other)
+    return stored is not None and config_to_json(stored) == config_to_json(wanted)
 
 
 def _config(before: GroupConfig | None, mode: Mode, members: int) -> GroupConfig:

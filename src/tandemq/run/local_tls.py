@@ -74,8 +74,8 @@ def make_certificates(directory: Path) -> None:
                 )
             except (OSError, subprocess.SubprocessError) as error:
                 raw = error.stderr if isinstance(error, subprocess.CalledProcessError) else b""
-                said = raw.decode("utf-8", "replace")[-200:]
-                raise ConfigError(f"openssl made no certificate: {error} {said}".rstrip()) from error
+                output = raw.decode("utf-8", "replace")[-200:]
+                raise ConfigError(f"openssl made no certificate: {error} {output}".rstrip()) from error
         directory.mkdir(parents=True, exist_ok=True)
         for name in _FILES:
             (made / name).chmod(0o600)
@@ -113,7 +113,7 @@ class ClusterCertificates:
             ) from error
 
     def client_tls(self) -> ClientTls:
-        """Return what clients of the cluster need."""
+        """Return the TLS settings for clients of the cluster."""
         return ClientTls(ca_file=str(self.ca))
 
     def node_settings(self) -> dict[str, str]:

@@ -121,7 +121,7 @@ class Monitoring:
 
 
 def _process_files() -> Iterator[Batch]:
-    """Yield what the kernel knows of this process; nothing where /proc has other contents."""
+    """Yield the kernel's figures of this process; nothing where /proc has other contents."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         files = Path("/proc/self/fd").stat().st_size  # the number of descriptors, since Linux 6.2

@@ -55,7 +55,7 @@ class ReservedPorts:
         return {**settings, **ports}
 
     def close(self) -> None:
-        """Release all of them."""
+        """Release all reserved ports."""
         while self._held:
             self._held.pop().close()
 

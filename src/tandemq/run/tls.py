@@ -153,9 +153,9 @@ class CertificateWatch:
 
     def look(self, now_s: float) -> None:
         """Compare the files with those in use, and reload what has changed since the look before the last."""
-        for position, (tls, used, last) in enumerate(self._watched):
+        for position, (tls, used, seen) in enumerate(self._watched):
             stamp = tls.files.stamp()
-            if stamp == last != used:
+            if stamp == seen != used:
                 self._reload(tls, now_s)
                 used = stamp  # stored below
             self._watched[position] = (tls, used, stamp)

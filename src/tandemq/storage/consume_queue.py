@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
 
 class EntriesAhead(NamedTuple):
-    """Packed entries of a queue that were read before anyone asked for them."""
+    """Packed entries of a queue that were read before they were requested."""
 
     start: int
     """Queue offset of the first one."""
@@ -80,7 +80,7 @@ class QueueFiles(FileCache):
         return self._ahead.get(queue, _NOTHING_AHEAD)
 
     def keep_ahead(self, queue: "ConsumeQueue", queue_offset: int, entries: bytes) -> None:
-        """Cache entries of a queue for its next reader, in place of those of the queues read longest ago."""
+        """Cache entries of a queue for its next reader, in place of the entries of the queues read longest ago."""
         self.forget_ahead(queue)
         self._ahead[queue] = EntriesAhead(queue_offset, entries)
         self._ahead_bytes += len(entries)
@@ -91,10 +91,10 @@ class QueueFiles(FileCache):
         """Drop the cached entries of a queue: its files change, or are gone."""
         self._ahead_bytes -= len(self._ahead.pop(queue, _NOTHING_AHEAD).packed)
 
-    def ahead_entries(self, last: int) -> int:
-        """Return how many entries to read ahead, if `last` were read before and all of them were used."""
-        grown = min(max(AHEAD_ENTRIES, 4 * last), AHEAD_ENTRIES_MAX)
-        has_room = self._ahead_bytes + (grown - last) * QUEUE_ENTRY_BYTES <= AHEAD_BYTES_MAX
+    def ahead_entries(self, previous: int) -> int:
+        """Return how many entries to read ahead, if the `previous` entries read ahead were all used."""
+        grown = min(max(AHEAD_ENTRIES, 4 * previous), AHEAD_ENTRIES_MAX)
+        has_room = self._ahead_bytes + (grown - previous) * QUEUE_ENTRY_BYTES <= AHEAD_BYTES_MAX
         return grown if has_room else AHEAD_ENTRIES
 
 
@@ -122,9 +122,9 @@ class ConsumeQueue(QueueTail):
     def log_end_before(self, queue_offset: int) -> int:
         """Return the record end of the last plausible entry before a queue offset, 0 if there is none."""
         step = 1
-        while (at := queue_offset - step) >= self._held_from:
-            if self.plausible_offset(at) is not None:
-                return self.entry(at).log_end
+        while (candidate := queue_offset - step) >= self._held_from:
+            if self.plausible_offset(candidate) is not None:
+                return self.entry(candidate).log_end
             step *= 2
         return 0
 
@@ -148,7 +148,9 @@ class ConsumeQueue(QueueTail):
         if chunk.endswith(_EMPTY):
             size = QUEUE_ENTRY_BYTES
             numbers = range(len(chunk) // size)
-            return low + bisect_left(numbers, True, key=lambda at: chunk[at * size : (at + 1) * size] == _EMPTY)
+            return low + bisect_left(
+                numbers, True, key=lambda number: chunk[number * size : (number + 1) * size] == _EMPTY
+            )
         low += len(chunk) // QUEUE_ENTRY_BYTES
         while low < high:
             middle = (low + high) // 2
@@ -205,14 +207,14 @@ class ConsumeQueue(QueueTail):
         end = queue_offset + len(packed) // QUEUE_ENTRY_BYTES
         assert self.min_offset <= queue_offset and end <= self.max_offset, "only existing entries are rewritten"
         start, stop = queue_offset * QUEUE_ENTRY_BYTES, min(end, self.tail_start) * QUEUE_ENTRY_BYTES
-        at = start
+        position = start
         self._files.forget_ahead(self)
-        while at < stop:
-            size = min(stop - at, self._file_bytes - at % self._file_bytes)
-            self._segments.write(packed[at - start : at - start + size], at)
-            at += size
+        while position < stop:
+            size = min(stop - position, self._file_bytes - position % self._file_bytes)
+            self._segments.write(packed[position - start : position - start + size], position)
+            position += size
         if end > self.tail_start:
-            self.rewrite_tail(at // QUEUE_ENTRY_BYTES, packed[at - start :])
+            self.rewrite_tail(position // QUEUE_ENTRY_BYTES, packed[position - start :])
         if end == self.max_offset:
             log_offset, size, _ = _unpack(packed, len(packed) - QUEUE_ENTRY_BYTES)
             self.last_log_end = log_offset + size
@@ -284,10 +286,12 @@ class ConsumeQueue(QueueTail):
         verifies it against the log.
         """
         first = max(queue_offset - 1, self._held_from)
-        entries = [Entry(*one) for one in QUEUE_ENTRY.iter_unpack(self.read(first, queue_offset + 2 - first))]
+        entries = [Entry(*fields) for fields in QUEUE_ENTRY.iter_unpack(self.read(first, queue_offset + 2 - first))]
         found = entries[queue_offset - first]
-        possible = [one for one in entries if one.size > 0 and one.log_offset >= 0]
-        if found not in possible or any(one.log_end > other.log_offset for one, other in pairwise(possible)):
+        possible = [entry for entry in entries if entry.size > 0 and entry.log_offset >= 0]
+        if found not in possible or any(
+            entry.log_end > following.log_offset for entry, following in pairwise(possible)
+        ):
             return None
         return -1 if found.size == PREFILL_SIZE and not found.log_offset else found.log_offset
 
@@ -297,9 +301,9 @@ class ConsumeQueue(QueueTail):
         Implausible entries are skipped. If only implausible entries are left, the first of them is returned.
         """
         while low < high:
-            for at in around(low, high):
-                if (place := self.plausible_offset(at)) is not None:
-                    low, high = (at + 1, high) if place < log_offset else (low, at)
+            for number in around(low, high):
+                if (place := self.plausible_offset(number)) is not None:
+                    low, high = (number + 1, high) if place < log_offset else (low, number)
                     break
             else:
                 return low
@@ -398,7 +402,7 @@ def around(low: int, high: int) -> Iterator[int]:
     middle, step = (low + high) // 2, 1
     yield middle
     while step < high - low:
-        yield from (at for at in (middle + step, middle - step) if low <= at < high)
+        yield from (number for number in (middle + step, middle - step) if low <= number < high)
         step *= 2
     yield from (low, high - 1)
 

@@ -108,9 +108,9 @@ class IndexFile:
             return False
         self.count = 1 + int(np.searchsorted(entries["offset"], log_end))
         if self.count > 1:
-            last = entries[self.count - 2]
-            self.end_offset = int(last["offset"])
-            self.end_ms = self.begin_ms + int(last["seconds"]) * 1000
+            newest = entries[self.count - 2]
+            self.end_offset = int(newest["offset"])
+            self.end_ms = self.begin_ms + int(newest["seconds"]) * 1000
         self._write_header()
         write_zeroes(self._file, self._entries_at + self.count * INDEX_ENTRY_BYTES)
         self._file.datasync()
@@ -246,7 +246,7 @@ class KeyIndex:
         return len(self.pending) // KEY_ROW_BYTES
 
     def not_indexed(self, rows: bytes) -> bytes:
-        """Return those of packed keys, in log order, whose records are after the newest indexed one."""
+        """Return the packed keys, in log order, whose records are after the newest indexed record."""
         end = self.end_offset
         if not rows or KEY_ROW.unpack_from(rows)[1] > end:
             return rows

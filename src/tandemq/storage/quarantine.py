@@ -63,15 +63,15 @@ def quarantine(store: Store, start: int, end: int) -> str:
     number = 0
     while store.disk.exists(path):
         earlier = store.disk.open(path)
-        if all(_padded(earlier, at - start, len(data)) == data for at, data in _bytes_of(store, start, end)):
+        if all(_padded(earlier, offset - start, len(data)) == data for offset, data in _bytes_of(store, start, end)):
             return path
         number += 1
         path = f"{first}.{number}"
     copy = store.disk.open(path, create=True)
     try:
-        for at, data in _bytes_of(store, start, end):
+        for offset, data in _bytes_of(store, start, end):
             if data.strip(b"\0"):
-                copy.pwrite(data, at - start)
+                copy.pwrite(data, offset - start)
         copy.datasync()
     except StoreError:
         store.disk.remove(path)

@@ -302,10 +302,10 @@ def _is_boundary(store: Store, offset: int) -> bool:
 
 def _has_last_record(store: Store, queue: ConsumeQueue) -> bool:
     """Whether the record of a queue's last entry is in the log."""
-    last = queue.entry(queue.max_offset - 1)
-    data = store.record_at_raw(last.log_offset)
+    entry = queue.entry(queue.max_offset - 1)
+    data = store.record_at_raw(entry.log_offset)
     record = parse_record(data, 0, len(data))
-    return not isinstance(record, str) and (record.log_offset, record.size) == (last.log_offset, last.size)
+    return not isinstance(record, str) and (record.log_offset, record.size) == (entry.log_offset, entry.size)
 
 
 def _truncate_queues(store: Store, offset: int, *, unclean: bool) -> None:
@@ -338,16 +338,16 @@ def _begin_of_dropped(store: Store, ends: dict[ConsumeQueue, int], begin: int) -
 
 def _check_last(store: Store, queue: ConsumeQueue) -> None:
     """Report a damaged last entry to the scrubber, and limit the queue's last record end to the log's end."""
-    last = queue.max_offset - 1
-    if last < queue.min_offset:
+    queue_offset = queue.max_offset - 1
+    if queue_offset < queue.min_offset:
         return
-    if queue.last_log_end > store.log.end or queue.plausible_offset(last) is None:
-        store.suspect_entries.append((queue, last))
+    if queue.last_log_end > store.log.end or queue.plausible_offset(queue_offset) is None:
+        store.suspect_entries.append((queue, queue_offset))
         log.error(
             "store: the last entry of topic=%s queue=%d, %d, is damaged; it stays for the scrubber",
             queue.topic,
             queue.queue_id,
-            last,
+            queue_offset,
         )
     queue.last_log_end = min(queue.last_log_end, store.log.end)
 

@@ -57,7 +57,7 @@ class StoreConfig:
 
 
 class RecordBatch(NamedTuple):
-    """Contiguous records for the log's end, within one file, and what was staged for them."""
+    """Contiguous records for the log's end, within one file, and their staged queue entries."""
 
     log_offset: int
     data: Buffer
@@ -451,8 +451,8 @@ class Store:
         return found[0].store_ms if found is not None else 0
 
     def take_last_time(self) -> None:
-        """Set the store time of the last record, by the queue that it is in; for a recovery that read none."""
-        queue = max(self.queues.values(), key=lambda one: one.last_log_end, default=None)
+        """Set the store time of the last record from the entry of its queue, after a recovery that read no records."""
+        queue = max(self.queues.values(), key=lambda known: known.last_log_end, default=None)
         if queue is not None and queue.max_offset > queue.min_offset:
             self.last_store_ms = self.stored_ms(queue, queue.max_offset - 1)
 
@@ -465,9 +465,9 @@ class Store:
         low, high = queue.min_offset, queue.max_offset
         limit = wall_ms + 1 if upper else wall_ms
         while low < high:
-            read = ((at, self.stored_ms(queue, at)) for at in around(low, high))
-            at, stored_ms = next((one for one in read if one[1]), ((low + high) // 2, 0))
-            low, high = (at + 1, high) if stored_ms < limit else (low, at)
+            read = ((queue_offset, self.stored_ms(queue, queue_offset)) for queue_offset in around(low, high))
+            queue_offset, stored_ms = next((pair for pair in read if pair[1]), ((low + high) // 2, 0))
+            low, high = (queue_offset + 1, high) if stored_ms < limit else (low, queue_offset)
         return max(queue.min_offset, low - 1) if upper else low
 
     def entries(self, queue: ConsumeQueue, queue_offset: int, count: int) -> Iterator[tuple[int, int, int]]:

@@ -51,9 +51,9 @@ class DurationBuckets:
 
         A power of two that contains a bound counts as below it: values up to twice the bound may be counted there.
         """
-        counts, last = [0] * (len(bounds_ms) + 1), len(bounds_ms)
+        counts, overflow = [0] * (len(bounds_ms) + 1), len(bounds_ms)
         for bit, times in enumerate(self._counts):
             if times:
                 lowest_ms = (1 << bit) / 2e6
-                counts[next((at for at, bound in enumerate(bounds_ms) if lowest_ms < bound), last)] += times
+                counts[next((index for index, bound in enumerate(bounds_ms) if lowest_ms < bound), overflow)] += times
         return Distribution(counts, self.sum_ns / 1e6)

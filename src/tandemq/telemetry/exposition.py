@@ -85,10 +85,10 @@ class TextRenderer:
             chunk = chunks[number]
             if chunk.keys != chunk_keys:
                 chunk.keys, chunk.values = chunk_keys, []
-                for one in chunk_keys:
-                    if one not in prefixes:
-                        prefixes[one] = f"{family.name}{label_text(family, one, constant)} "
-                chunk.prefixes = [prefixes[one] for one in chunk_keys]
+                for key in chunk_keys:
+                    if key not in prefixes:
+                        prefixes[key] = f"{family.name}{label_text(family, key, constant)} "
+                chunk.prefixes = [prefixes[key] for key in chunk_keys]
             if chunk.values != chunk_values:
                 chunk.values = chunk_values
                 chunk.text = "".join(map("%s%s\n".__mod__, zip(chunk.prefixes, chunk_values, strict=True))).encode()

@@ -112,7 +112,7 @@ class Metrics:
         self._sources: list[Source] = []
 
     def add(self, source: Source) -> None:
-        """Add a source; its families come after those of earlier ones."""
+        """Add a source; its families follow the families of earlier sources."""
         self._sources.append(source)
 
     def constant_labels(self, family: Family) -> Mapping[str, str]:

@@ -59,20 +59,20 @@ def fields_of(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     Raises:
         ValueError: the bytes are not a message.
     """
-    at = 0
+    position = 0
 
     def number() -> int:
-        nonlocal at
+        nonlocal position
         value = shift = 0
         while True:
-            if at >= len(data) or shift > 63:
+            if position >= len(data) or shift > 63:
                 raise ValueError("a number does not end")
-            byte = data[at]
-            at, value, shift = at + 1, value | (byte & 0x7F) << shift, shift + 7
+            byte = data[position]
+            position, value, shift = position + 1, value | (byte & 0x7F) << shift, shift + 7
             if byte < 0x80:
                 return value
 
-    while at < len(data):
+    while position < len(data):
         key = number()
         if key & 7 == 0:
             yield key >> 3, number()
@@ -80,10 +80,10 @@ def fields_of(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         size = {1: 8, 5: 4}.get(key & 7, -1)
         if key & 7 == 2:
             size = number()
-        if not 0 <= size <= len(data) - at:
+        if not 0 <= size <= len(data) - position:
             raise ValueError("a field is longer than its message")
-        yield key >> 3, data[at : at + size]
-        at += size
+        yield key >> 3, data[position : position + size]
+        position += size
 
 
 class OtlpRenderer:

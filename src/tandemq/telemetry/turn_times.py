@@ -23,7 +23,7 @@ SLOW_TURNS = counter("tandemq_loop_slow_turns_total", "Turns of the event loop l
 
 
 class AnswerKind(NamedTuple):
-    """What requests are counted by."""
+    """Labels by which answered requests are counted."""
 
     request_code: int
     response_code: int

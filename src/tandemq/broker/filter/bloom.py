@@ -35,10 +35,10 @@ def murmur3_low(data: bytes) -> int:
     """Return the first 64 bits of the 128-bit MurmurHash3 for x64 with seed 0, as a little-endian number."""
     first = second = 0
     whole = len(data) - len(data) % 16
-    for at in range(0, whole, 16):
-        first ^= _mixed(int.from_bytes(data[at : at + 8], "little"), 0)
+    for position in range(0, whole, 16):
+        first ^= _mixed(int.from_bytes(data[position : position + 8], "little"), 0)
         first = ((_rotated(first, 27) + second) * 5 + 0x52DCE729) & _MASK
-        second ^= _mixed(int.from_bytes(data[at + 8 : at + 16], "little"), 1)
+        second ^= _mixed(int.from_bytes(data[position + 8 : position + 16], "little"), 1)
         second = ((_rotated(second, 31) + first) * 5 + 0x38495AB5) & _MASK
     first ^= _mixed(int.from_bytes(data[whole : whole + 8], "little"), 0)
     second ^= _mixed(int.from_bytes(data[whole + 8 :], "little"), 1)

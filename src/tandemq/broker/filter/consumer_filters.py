@@ -156,8 +156,8 @@ class ConsumerFilters:
 
     def _remove_dead(self, *, older_than_ms: int) -> None:
         for of_group in list(self._by_group.values()):
-            for found in [one for one in of_group.values() if one.dead_ms and one.dead_ms <= older_than_ms]:
-                self._remove(found)
+            for dead in [known for known in of_group.values() if known.dead_ms and known.dead_ms <= older_than_ms]:
+                self._remove(dead)
 
     def _save(self) -> None:
         self._saver.later(FILE, self.as_json, is_awaited=False)

@@ -32,7 +32,7 @@ _KINDS: dict[type, ValueKind] = {
 
 
 class Nature(Enum):
-    """What is known of a part when it is compiled."""
+    """Kind of a part, as far as it is known when the expression is compiled."""
 
     CONSTANT = auto()
     PROPERTY = auto()
@@ -185,10 +185,10 @@ def _equal(left: Part, right: Part, *, negates: bool) -> Part:
     left_of, right_of = left.evaluate, right.evaluate
 
     def evaluate(properties: Properties) -> bool | None:
-        one, other = left_of(properties), right_of(properties)
-        if one is None:
-            return True if other is None else None
-        return other is not None and compare(one, other) == 0
+        left_value, right_value = left_of(properties), right_of(properties)
+        if left_value is None:
+            return True if right_value is None else None
+        return right_value is not None and compare(left_value, right_value) == 0
 
     if negates:
         return _not(evaluate, code, text, left, right)
@@ -233,12 +233,12 @@ def ordered(left: Part, sign: str, right: Part) -> Part:
     left_of, right_of, order = left.evaluate, right.evaluate, _ORDERS[sign]
 
     def evaluate(properties: Properties) -> bool | None:
-        one = left_of(properties)
-        if one is None or (other := right_of(properties)) is None:
+        left_value = left_of(properties)
+        if left_value is None or (right_value := right_of(properties)) is None:
             return None
-        if isinstance(one, str) and isinstance(other, str):
-            return order(compare_as_numbers(one, other), 0)
-        return order(compare(one, other), 0)
+        if isinstance(left_value, str) and isinstance(right_value, str):
+            return order(compare_as_numbers(left_value, right_value), 0)
+        return order(compare(left_value, right_value), 0)
 
     code = FilterCode(FilterOperation.ORDER, (left.code, right.code), _ORDER_OPTIONS[sign])
     return Part(Nature.CONDITION, evaluate, code, f"{left.text} {sign} {right.text}", left, right)

@@ -115,10 +115,10 @@ class _Parser:
         parts = self._list("AND", self._equality)
         return parts[0] if len(parts) == 1 else joined(parts, decides=False)
 
-    def _list(self, word: str, one: Callable[[], Part]) -> list[Part]:
-        parts = [one()]
+    def _list(self, word: str, parse: Callable[[], Part]) -> list[Part]:
+        parts = [parse()]
         while self._tokens.take_if(word):
-            parts.append(one())
+            parts.append(parse())
         return parts
 
     def _equality(self) -> Part:

@@ -38,12 +38,12 @@ class Token(NamedTuple):
 
     kind: Kind
     text: str
-    at: int
+    position: int
     """Position in the expression, characters."""
 
     def __str__(self) -> str:
         """Return the token as error messages name it."""
-        return "the end" if self.kind is Kind.END else f"'{self.text[:40]}' at character {self.at + 1}"
+        return "the end" if self.kind is Kind.END else f"'{self.text[:40]}' at character {self.position + 1}"
 
 
 RESERVED = frozenset(
@@ -109,17 +109,17 @@ class Tokens:
 
     def _read(self) -> Token:
         skipped = _SKIPPED.match(self._expression, self._position)
-        at = skipped.end() if skipped else self._position
-        if at == len(self._expression):
-            self._position = at
-            return Token(Kind.END, "", at)
-        found = _TOKEN.match(self._expression, at)
+        position = skipped.end() if skipped else self._position
+        if position == len(self._expression):
+            self._position = position
+            return Token(Kind.END, "", position)
+        found = _TOKEN.match(self._expression, position)
         if found is None:
-            raise FilterInvalid(f"the character {self._expression[at]!r} at {at + 1} begins no token")
+            raise FilterInvalid(f"the character {self._expression[position]!r} at {position + 1} begins no token")
         self._position = found.end()
         kind, text = Kind[found.lastgroup or "END"], found.group()
         if kind is Kind.NAME and text.upper() in RESERVED:
             kind, text = Kind.WORD, text.upper()
         elif kind is Kind.TEXT:
             text = text[1:-1].replace("''", "'")
-        return Token(kind, text, at)
+        return Token(kind, text, position)

@@ -53,8 +53,8 @@ class SlaveAdmission:
         lost_tail.answered(hello.broker_id)
         mine.generations = list(self._generations.pairs)
         if hello.log_end == 0:
-            last = store_log.written_end - store_log.written_end % config.segment_bytes
-            mine.start = max(store_log.start, last) if config.sync_from_last_file else store_log.start
+            newest_file = store_log.written_end - store_log.written_end % config.segment_bytes
+            mine.start = max(store_log.start, newest_file) if config.sync_from_last_file else store_log.start
             return mine
         return self._continue(hello, mine)
 

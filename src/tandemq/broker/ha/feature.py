@@ -1,4 +1,4 @@
-"""Replication, and what belongs to it."""
+"""Replication as features: copying the log and the tables, registration, and the requests about them."""
 
 from tandemq.broker.ha.digest import DigestProcessor
 from tandemq.broker.ha.metadata_tables import MetadataTablesProcessor

@@ -24,7 +24,7 @@ LOST_TAIL = "lost tail"
 
 
 class LostTail:
-    """Which slaves are known, and which of them a master waits for before it accepts messages."""
+    """The known slaves, and the slaves that a master waits for before it accepts messages."""
 
     def __init__(self, kernel: Kernel, end_sessions: Callable[[str], None]) -> None:
         """Load the known slaves. `end_sessions`: ends the sessions of slaves, with a reason: they connect again."""
@@ -40,7 +40,7 @@ class LostTail:
         self.known: set[int] = {int(number) for number in saved.get("brokerIds", [])}
         """Broker ids of slaves that have connected."""
         self.awaited: set[int] = {int(number) for number in saved.get("awaitedIds", [])}
-        """Slaves that may hold what was lost here. Saved, so that a restart while they are awaited forgets none."""
+        """Slaves that may hold records lost here. Saved, so that a restart while they are awaited forgets none."""
         self.waits_for_absent = True
         """Whether slaves that are not connected may still come back."""
         self.is_awaiting = False
@@ -50,7 +50,7 @@ class LostTail:
         self._accepted_because = ""
 
     def begin(self, now: Now, *, accept_loss: bool, may_give_up: bool, holders: Collection[int] = ()) -> None:
-        """Become the master; slaves are awaited if they may hold what was lost here.
+        """Become the master; slaves are awaited if they may hold records lost here.
 
         Args:
             now: the time.
@@ -95,7 +95,7 @@ class LostTail:
         self.accept_at_ms = None
 
     def keep_awaiting(self, members: Collection[int]) -> None:
-        """Accept the loss if all awaited slaves have left the group; one that returns truncates what it has more."""
+        """Accept the loss if all awaited slaves have left the group; a slave that returns truncates its longer log."""
         if self.awaited and not self.awaited & frozenset(members) and self.accept_at_ms is None:
             self.accept_at_ms = 0
             self._accepted_because = f"the awaited slaves {sorted(self.awaited)} are no longer members of the group"
@@ -130,7 +130,7 @@ class LostTail:
         self._puts.admit(LOST_TAIL)
 
     def _correct_tables(self) -> None:
-        """Set what points beyond the end of a queue to that end, in all tables.
+        """Set offsets beyond the end of a queue to that end, in all tables.
 
         An offset that is kept beyond the end skips every message stored there later. It is corrected, and saved, before
         a message is acknowledged; not while a slave may give the tail back, and never on a slave, whose log may simply

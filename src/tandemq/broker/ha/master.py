@@ -62,7 +62,7 @@ class MasterSide:
     # Links.
 
     def opened(self, event: Opened, now: Now) -> None:
-        """A connection to the replication port; who it is comes with its first bytes."""
+        """Begin the session of a connection to the replication port; its first bytes name the slave."""
         config = self._current.config
         address = host_of(event.peer)
         self.peers[event.link] = event.peer
@@ -78,7 +78,7 @@ class MasterSide:
         session.tls = event.tls
 
     def closed(self, link: int, reason: str, now: Now) -> None:
-        """It is gone, and its replica counts no more."""
+        """End the session of a closed connection; its replica counts no more."""
         self.save_offsets()
         session = self.sessions.pop(link)
         self._partial_frames.drop(link)
@@ -299,7 +299,7 @@ class MasterSide:
     # Out.
 
     def pump(self, turn: Turn, now: Now) -> None:
-        """Send each slave what was written, as far as its link takes it."""
+        """Send each slave the records written since, as far as its link takes them."""
         outbox = self._outbox
         for link, session in self.sessions.items():
             backlog = outbox.backlog(link)
@@ -310,5 +310,5 @@ class MasterSide:
 
 
 def _name_of(slave: int | str) -> str:
-    """A slave for logs and tables, by its id, or by its address if it is a classic one."""
+    """Return the name of a slave in logs and tables: its id, or the address of a classic slave."""
     return f"slave {slave}"

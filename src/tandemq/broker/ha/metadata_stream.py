@@ -76,7 +76,7 @@ class MetadataStream:
 
     @cached_property
     def _behind(self) -> list[Table]:
-        """Tables that are published behind them."""
+        """Tables that are published behind the log bytes of a turn."""
         return [table for table in self._features.tables if table.kind is not None and not table.precedes_log]
 
     @property
@@ -136,7 +136,7 @@ class MetadataStream:
         }
 
     def _take_changes(self, tables: list[Table]) -> list[Metadata]:
-        """Return what changed since the last call, and count it."""
+        """Return the changes since the last call, and count them."""
         found = _changes_of(tables)
         self.version += bool(found)
         return found
@@ -144,7 +144,7 @@ class MetadataStream:
     # Behind the log bytes of a turn.
 
     def save_changes(self, now: Now, *, is_holder: bool) -> None:
-        """Save what changed in this turn in tables that responses wait for. `is_holder`: our tables count."""
+        """Save this turn's changes of tables that responses wait for. `is_holder`: our tables count."""
         tables = [table for table in self._behind if table.is_waited_for]
         unnoted = [table for table in tables if table.is_unnoted]
         if unnoted and now.mono_ms >= self._again_ms:
@@ -215,7 +215,7 @@ class MetadataStream:
         return not (self._is_source or self._has_ignored or is_unnoted)
 
     def take(self, kind: int, payload: bytes) -> None:
-        """Apply what the master sent, unless our own tables count.
+        """Apply a table that the master sent, unless our own tables count.
 
         What cannot be read is logged and ignored: the next whole table replaces it.
         """

@@ -40,7 +40,7 @@ class OffsetsAhead:
         self._turn = kernel.turn
 
     def send(self, master: str, now: Now) -> None:
-        """Send what the master, "ip:port", lacks."""
+        """Send the offsets that the master, "ip:port", lacks."""
         ahead = self._offsets.ahead()
         if ahead:
             command = Command(

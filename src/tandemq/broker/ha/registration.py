@@ -62,20 +62,20 @@ class _Round:
 
 @dataclass(slots=True)
 class _NameServer:
-    """What one name server knows."""
+    """What is known of the registration at one name server."""
 
-    last: _Round = field(default_factory=lambda: _Round(0, 0))
+    last_round: _Round = field(default_factory=lambda: _Round(0, 0))
     """Its last registration of all topics."""
     names: dict[str, None] = field(default_factory=dict)
     """Topics that changed since, and were not sent."""
     needs_all: bool = False
-    """Whether all topics are to be sent again, once `last` is answered."""
+    """Whether all topics are to be sent again, once `last_round` is answered."""
     changes_in_flight: int = 0
     """Registrations of changed topics without a response."""
     is_complete: bool = False
-    """Whether it accepted all topics on the present connection, and the changes since as far as it has answered."""
+    """Whether it accepted all topics on the present connection, and all later changes that it has answered."""
     is_uncertain: bool = False
-    """Whether a change was not accepted since `last`: it may know its data version, and not the topics."""
+    """Whether a change was refused since `last_round`: the server may know our data version without the topics."""
 
 
 class Registration(Feature):
@@ -115,7 +115,9 @@ class Registration(Feature):
         self._topics.take_unregistered()
         if self.broker_id is None:
             return
-        addresses = [address for address in self._config.name_servers if is_urgent or not self._at(address).last.left]
+        addresses = [
+            address for address in self._config.name_servers if is_urgent or not self._at(address).last_round.left
+        ]
         if is_urgent:
             for address in addresses:
                 self._at(address).is_complete = False
@@ -134,7 +136,7 @@ class Registration(Feature):
             server.needs_all = server.needs_all or is_whole
             if server.is_complete and not server.needs_all:
                 self._send_changes(address, server, turn, now)
-            elif (server.needs_all or server.names) and not server.last.left:
+            elif (server.needs_all or server.names) and not server.last_round.left:
                 incomplete.append(address)
         self._send_all(incomplete, turn, now)
 
@@ -151,7 +153,7 @@ class Registration(Feature):
             server.names.clear()
             server.needs_all = server.is_uncertain = False
             count = len(bodies[shift])
-            current = server.last = _Round(count, count, is_shifted=shift)
+            current = server.last_round = _Round(count, count, is_shifted=shift)
             for body in bodies[shift]:
                 on_answer = self._answered(address, current)
                 self._peers.call(
@@ -302,7 +304,7 @@ class Registration(Feature):
                 self._master_found(answer.fields.get("masterAddr", ""), answer.fields.get("haServerAddr", ""), now)
             if current.left == 0 or current.failure:
                 self._note(address, current.failure)
-            if current.left == 0 and current is self._at(address).last:
+            if current.left == 0 and current is self._at(address).last_round:
                 self._round_ended(self._at(address), current)
 
         return on_answer
@@ -361,7 +363,7 @@ class Registration(Feature):
     def listening(self, _address: str, _ha_address: str, now: Now) -> None:
         """Register from now on."""
         self._schedule.every(
-            lambda: self._config.register_ms, lambda at: self.register(self._turn.out, at), first_ms=now.mono_ms
+            lambda: self._config.register_ms, lambda now: self.register(self._turn.out, now), first_ms=now.mono_ms
         )
 
     def on_serving_change(self, _before: Serving, serving: Serving, turn: Turn, now: Now) -> None:

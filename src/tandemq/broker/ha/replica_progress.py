@@ -77,5 +77,8 @@ class SlaveOffsets:
             self._saver.later(FILE, self._as_json, is_awaited=False)
 
     def _as_json(self) -> dict[str, Any]:
-        copied = {who: {"offset": at, "generation": number} for who, (at, number) in sorted(self._copied.items())}
+        copied = {
+            broker_id: {"offset": log_end, "generation": number}
+            for broker_id, (log_end, number) in sorted(self._copied.items())
+        }
         return {"copied": copied, "givenUp": sorted(self._given_up)}

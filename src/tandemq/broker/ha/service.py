@@ -217,7 +217,7 @@ class Replication(Feature):
             self.slave.tick(turn, now)
 
     def after_commit(self, turn: Turn, now: Now) -> None:
-        """Send slaves what was written; acknowledge to the master what was copied."""
+        """Send new records to slaves; acknowledge copied records to the master."""
         self.masters.pump(turn, now)
         if self.slave is not None:
             self.slave.report(turn, now)

@@ -53,7 +53,7 @@ class _NeededChange(NamedTuple):
 
 
 class SlaveSide:
-    """The connection to the master, and what is known of it."""
+    """The connection to the master, and the progress of copying."""
 
     def __init__(self, kernel: Kernel, upstream: Upstream) -> None:
         """Begin without a connection."""
@@ -310,14 +310,14 @@ class SlaveSide:
             turn.send(self.link, *out)
 
     def _forget_cut(self, to: int) -> None:
-        self._needed_changes = deque(one for one in self._needed_changes if one.log_end < to)
+        self._needed_changes = deque(change for change in self._needed_changes if change.log_end < to)
 
     def _hold_back(self, needed: _NeededChange) -> None:
         """Hold back the acknowledgement of messages until the change that they need is saved."""
         waiting = self._needed_changes
         if len(waiting) >= NEEDED_CHANGES_MAX:
-            last = waiting.pop()
-            needed = _NeededChange(max(last.asked, needed.asked), last.log_end)
+            newest = waiting.pop()
+            needed = _NeededChange(max(newest.asked, needed.asked), newest.log_end)
         waiting.append(needed)
 
     def _promised(self, event: slave.MasterPromise, now: Now) -> None:
@@ -408,7 +408,7 @@ class SlaveSide:
         return min(end, unsaved[0].log_end) if unsaved else end
 
     def _stored(self, session: slave.SlaveSession, now: Now) -> None:
-        """Acknowledge what is stored."""
+        """Tell the session up to which log offset the records are stored safely."""
         session.stored(self._safe_end(), now.mono_ms)
 
     def _saved(self, session: slave.SlaveSession, now: Now) -> None:

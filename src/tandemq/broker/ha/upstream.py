@@ -51,10 +51,10 @@ class Upstream(Protocol):
         """Return from when on it may be connected, monotonic ms; None: it may not, as far as is known."""
 
     def is_prepared(self, turn: Turn, now: Now) -> bool:
-        """Whether its protocol is known, so that it may be connected; if it is not, ask."""
+        """Return whether the master's protocol is known, so that it may be connected; ask for it if not."""
 
     def closed(self, now: Now, *, was_copying: bool) -> None:
-        """Take note that the connection closed."""
+        """Note that the connection closed."""
 
     def take_table(self, kind: int, payload: bytes) -> None:
         """Apply a table that came with the log."""

@@ -1,4 +1,4 @@
-"""What the parts of a broker build on.
+"""The kernel of a broker: the base on which its features are built.
 
     serving         what this broker may do in this turn
     role            who decides that, and what replication reports to it

@@ -1,4 +1,4 @@
-"""What the parts of a broker share: the settings in force, the current turn.
+"""Context shared by the parts of a broker: the settings in force, the current turn.
 
 A part gets these with the `Kernel`.
 """
@@ -65,6 +65,6 @@ class CurrentTurn:
         self.commit: Callable[[Now], None] = lambda _: None
         """Writes the messages of the turn so far, before its end."""
         self.report: Reporter = lambda _report, _now: 0
-        """Tells the role what replication observes."""
+        """Reports events of replication to the role."""
         self.holds: Holder = lambda _link, _request, _answer: False
         """Hands the role a response that has to wait."""

@@ -60,10 +60,10 @@ class Table:
         return False
 
     def collect_changes(self, *, is_wanted: bool) -> None:
-        """Begin or stop to remember what changes."""
+        """Begin or stop collecting changes."""
 
     def take_changes(self) -> bytes | None:
-        """Return what changed since the last call, as JSON; None: nothing."""
+        """Return the changes since the last call, as JSON; None if there are none."""
         return None
 
     def whole(self) -> bytes:
@@ -90,14 +90,14 @@ class Table:
     # When the log ends earlier than before, and when mastership is handed over.
 
     def correct(self) -> None:
-        """Set what points beyond the end of a queue to that end, and save it."""
+        """Set offsets beyond the end of a queue to that end, and save the table."""
 
     handed_as = ""
     """Key of the table in a handover of mastership; "": it is not handed over."""
 
     def handed(self) -> dict[str, Any]:
-        """Return what the next master gets."""
+        """Return the table as it is handed to the next master."""
         return {}
 
     def take_handed(self, raw: dict[str, Any]) -> None:
-        """Merge what another member had, and save it: responses wait for that."""
+        """Merge the table of another member, and save it; responses wait for the save."""

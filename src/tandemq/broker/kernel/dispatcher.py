@@ -24,8 +24,8 @@ from tandemq.telemetry.turn_times import UNKNOWN_CODE, AnswerKind
 class FastSends(Protocol):
     """Sends that are taken without decoding their headers in Python."""
 
-    def take_ordinary(self, link: Link, data: bytes, at: int, now: Now) -> int:
-        """Accept the ordinary sends from `data[at]` on; return the position of the first other or incomplete frame."""
+    def take_ordinary(self, link: Link, data: bytes, position: int, now: Now) -> int:
+        """Accept the ordinary sends from a position on; return that of the first other or incomplete frame."""
 
     def store_waiting(self) -> None:
         """Store the messages accepted since the last time, before anything else is stored."""
@@ -60,19 +60,19 @@ class Dispatcher:
         link.seen_ms = now.mono_ms
         decoder = link.decoder
         data = decoder.join(data)
-        at = self._sends.take_ordinary(link, data, 0, now)
-        while at < len(data) and (frame := decoder.split(data, at)) is not None:
+        position = self._sends.take_ordinary(link, data, 0, now)
+        while position < len(data) and (frame := decoder.split(data, position)) is not None:
             form, header, _ = frame
             is_pull = form == FORM_JSON and b'"code":11,' in header and link.kind is LinkKind.REMOTING
             if not (is_pull and self._pulls.take_frame(link.number, header, turn, now)) and not self._handle(
                 link, frame, turn, now
             ):
                 break
-            at = decoder.position
-            if at < len(data):
+            position = decoder.position
+            if position < len(data):
                 if is_over():
-                    return data[at:]
-                at = self._sends.take_ordinary(link, data, at, now)
+                    return data[position:]
+                position = self._sends.take_ordinary(link, data, position, now)
         if link.decoder.error is not None:
             self._housekeeping.close_link(link, str(link.decoder.error), turn, now)
         return b""

@@ -21,11 +21,11 @@ from tandemq.telemetry.families import Source
 
 
 class Request(NamedTuple):
-    """What answers the requests with a code, and what such a request needs."""
+    """The handler of the requests with a code, and the conditions of such a request."""
 
     handle: Handler
     right: Right | None = None
-    """Without this right it is refused; None: it needs none."""
+    """Right without which the request is refused; None: it needs no right."""
     is_saved: bool = False
     """Whether its response means that the tables are saved."""
     is_recorded: bool = False
@@ -48,7 +48,7 @@ class Feature:
         return {}
 
     def wrap(self, code: RequestCode, request: Request) -> Request:
-        """Return a request of whatever feature, with what is to be done before it is handled."""
+        """Return a request of any feature, with steps of this feature added before its handler."""
         return request
 
     def tables(self) -> Sequence[Table]:
@@ -56,7 +56,7 @@ class Feature:
         return ()
 
     def sources(self) -> Sequence[Source]:
-        """Return what yields its metrics."""
+        """Return the sources of its metrics."""
         return ()
 
     def figures(self, now: Now) -> Mapping[str, str]:
@@ -99,10 +99,10 @@ class Feature:
         """Append what has to be in the log together with the messages of this turn."""
 
     def committed(self, now: Now) -> None:
-        """Count what this turn appended: it is in the log, though perhaps not on the device."""
+        """Count the records appended in this turn: they are in the log, but perhaps not on the device yet."""
 
     def failed(self) -> None:
-        """Forget what this turn appended: it is not in the log."""
+        """Forget the records appended in this turn, which are not in the log."""
 
     def turn_took(self, duration_ns: int) -> None:
         """Take the duration of a turn that has ended."""
@@ -114,7 +114,7 @@ class Feature:
     # The store.
 
     def needs_log_from(self) -> Mapping[str, int]:
-        """Return the log offsets from which on retention has to keep the log, by what needs it."""
+        """Return the log offsets from which on retention has to keep the log, by the reason."""
         return {}
 
     def save_tables(self) -> None:
@@ -200,7 +200,7 @@ class Features:
         return found
 
     def sources(self) -> Iterator[Source]:
-        """Yield what yields metrics."""
+        """Yield the sources of metrics of all features."""
         for feature in self.all:
             yield from feature.sources()
 
@@ -213,7 +213,7 @@ class Features:
 
     def deadlines_ms(self) -> list[int]:
         """Return when turns are needed, monotonic ms."""
-        return [at for deadline in self._deadlines if (at := deadline()) is not None]
+        return [time_ms for deadline in self._deadlines if (time_ms := deadline()) is not None]
 
     def needs_log_from(self) -> dict[str, int]:
         """Return the log offsets from which on retention has to keep the log, by what needs it."""

@@ -1,4 +1,4 @@
-"""What the features of a broker share: the log, the tables, the connections, the turn."""
+"""The parts that all features of a broker share: the log, the tables, the connections, the turn."""
 
 import logging
 from functools import partial

@@ -92,7 +92,7 @@ class LogQueue(Feature, Generic[ReadingT]):
         self._puts = kernel.puts
         self._current_turn = kernel.turn
         self._mastership = Mastership(kernel)
-        """That for which what was read holds."""
+        """Mastership for which the state read from the log holds."""
         self._reading: ReadingT | None = None
         self._is_behind = False
         """Whether the next run is needed at once."""
@@ -124,19 +124,19 @@ class LogQueue(Feature, Generic[ReadingT]):
 
     @property
     def _is_loaded(self) -> bool:
-        """Whether what waits is known."""
+        """Whether the waiting messages are known."""
         raise NotImplementedError
 
     def _begin_reading(self) -> ReadingT:
-        """Begin to read what waits."""
+        """Begin to read the waiting messages."""
         raise NotImplementedError
 
     def _adopt_reading(self, reading: ReadingT, now: Now) -> None:
-        """Take what a complete reading has found."""
+        """Take the result of a complete reading."""
         raise NotImplementedError
 
     def _forget(self) -> None:
-        """Forget what waits: the log may have changed, or another broker acts."""
+        """Forget the waiting messages: the log may have changed, or another broker acts."""
         raise NotImplementedError
 
     def _act(self, now: Now) -> None:
@@ -148,12 +148,12 @@ class DurableProgress(Generic[ProgressT]):
     """Progress that counts once the log below an offset is on the device."""
 
     def __init__(self, store: Store) -> None:
-        """Begin without."""
+        """Begin without progress."""
         self._log = store.log
         self._waiting: deque[tuple[int, ProgressT]] = deque()
 
     def note(self, progress: ProgressT) -> None:
-        """Note progress that the log as it is now contains."""
+        """Note progress that counts once the present content of the log is on the device."""
         self._waiting.append((self._log.written_end, progress))
 
     def take_flushed(self) -> ProgressT | None:
@@ -165,19 +165,19 @@ class DurableProgress(Generic[ProgressT]):
 
     @property
     def waiting(self) -> list[ProgressT]:
-        """What is not on the device yet, oldest first."""
+        """Progress that is not on the device yet, oldest first."""
         return [progress for _, progress in self._waiting]
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Forget the noted progress."""
         self._waiting.clear()
 
 
 class DamagedEntries:
-    """Decides what becomes of messages that cannot be read."""
+    """Decides whether an unreadable message waits for its repair, or is skipped."""
 
     def __init__(self, kernel: Kernel, source: str) -> None:
-        """`source`: who meets them, as `A_DELAY`."""
+        """`source`: the part that reads the messages, such as `A_DELAY`."""
         self._damages = kernel.damages
         self._verification = kernel.features.one(Verification)
         self._source = source

@@ -77,11 +77,11 @@ class MemberRequests(Feature):
         command.fields = {**command.fields, CHALLENGE: _text(nonce), NONCE: _text(keyring.nonce())}
         command.fields[PROOF] = _text(_request_proof(secret, command))
 
-        def answered(answer: Command | None, at: Now) -> None:
+        def answered(answer: Command | None, now: Now) -> None:
             if answer is not None and not _is_of(answer, _answer_proof(secret, command, answer)):
-                self._log_unproven(call.address, answer, at)
+                self._log_unproven(call.address, answer, now)
                 answer = None
-            call.on_answer(answer, at)
+            call.on_answer(answer, now)
 
         self._peers.call(call.address, command, call.until_ms - now.mono_ms, answered, self._turn.out, now)
 

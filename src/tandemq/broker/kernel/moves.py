@@ -1,4 +1,4 @@
-"""What the broker itself stores again: records of a system topic, moved to the topic and queue that they are for.
+"""Moves of records from a system topic to the topic and queue that they are for; the broker stores them again.
 
 The engine copies them without decoding. A record that it leaves is for the caller, who decodes it and says what is
 wrong.

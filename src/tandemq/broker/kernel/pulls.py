@@ -1,4 +1,4 @@
-"""What pulls offer to other features."""
+"""Interface of pulls for other features."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -20,7 +20,7 @@ class PullRefused(Exception):
     def __init__(
         self, code: ResponseCode, remark: str, forbidden_type: int = 0, fields: dict[str, str] | None = None
     ) -> None:
-        """Keep what the response has.
+        """Keep the parts of the response.
 
         Args:
             code: of the response.
@@ -42,14 +42,14 @@ class PullAnswer(NamedTuple):
     min_offset: int
     end: int
     delta: int | None = None
-    """What the client adds to the queue offsets in the messages; None: nothing."""
+    """Number that the client adds to the queue offsets in the messages; None: 0."""
 
 
 class AnswerView(Protocol):
     """How the answer to a pull is shown to the client, where its offsets are not those of the queue that was read."""
 
     def shown(self, answer: PullAnswer, written_end: int) -> PullAnswer:
-        """Return what the client is sent. `written_end`: queue offset behind messages that may not be shown yet."""
+        """Return the answer for the client. `written_end`: queue offset behind messages that may not be shown yet."""
 
 
 @runtime_checkable

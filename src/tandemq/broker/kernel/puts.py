@@ -1,4 +1,4 @@
-"""What stores messages in the log: reasons to refuse them, their responses, and what the broker itself stores.
+"""Storing of messages in the log: reasons to refuse them, responses, and messages of the broker itself.
 
 `send.processor.SendPath` takes the messages of producers on top of it.
 """
@@ -66,10 +66,10 @@ class PendingAtTime(Protocol):
     """How many timed messages wait."""
 
     def __len__(self) -> int:
-        """Return the number of all."""
+        """Return the number of timed messages that wait."""
 
-    def at(self, out_ms: int) -> int:
-        """Return the number of those of one time."""
+    def count_at(self, out_ms: int) -> int:
+        """Return the number of timed messages that wait for one delivery time."""
 
 
 class Puts(Feature):
@@ -311,7 +311,7 @@ class Puts(Feature):
         if len(pending) + len(self._timed) >= self.config.timers_max:
             return f"timer message is under flow control, {len(pending)} wait, timersMax allows no more"
         limit = self.config.timer_congest_max
-        count = pending.at(out_ms)
+        count = pending.count_at(out_ms)
         if count > limit and (count >= 2 * limit or random.random() * limit < count - limit):
             return (
                 f"timer message is under flow control, {count} wait for this time, timerCongestNumEachSlot is {limit}"

@@ -1,4 +1,4 @@
-"""What replication offers to other features: the other members of the group."""
+"""Interface of replication for other features: the other members of the group."""
 
 from typing import NamedTuple, Protocol, runtime_checkable
 

@@ -99,10 +99,10 @@ class BrokerRole(Protocol):
         """Do what the registry's events and the time ask for; return the role that goes on."""
 
     def before_copy(self, now: Now) -> None:
-        """Send slaves what they need before the log bytes of this turn."""
+        """Send slaves the tables that they need before the log bytes of this turn."""
 
     def after_commit(self, turn: Turn, now: Now) -> None:
-        """Send slaves what follows the log bytes of this turn."""
+        """Send slaves the tables that follow the log bytes of this turn."""
 
     def tables_saved(self, settled: int, error: Exception | None, now: Now) -> None:
         """Take note that changes of tables up to number `settled` are on the device, or failed."""

@@ -1,4 +1,4 @@
-"""What sends offer to other features."""
+"""Interface of sends for other features."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable

@@ -241,7 +241,7 @@ class SharedTables(Feature):
     """The tables of the kernel."""
 
     def __init__(self, topics: Topics, groups: Groups, offsets: ConsumerOffsets, store: Store) -> None:
-        """Declare them."""
+        """Declare the tables."""
         self._saved = offsets, topics, groups
         shared = TopicsTable(topics)
         self._tables = shared, GroupsTable(groups), OffsetsTable(offsets, shared, store)

@@ -1,4 +1,4 @@
-"""What the statistics offer to other features."""
+"""Interface of the statistics for other features."""
 
 from typing import Protocol, runtime_checkable
 

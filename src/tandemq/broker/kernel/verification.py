@@ -1,4 +1,4 @@
-"""What the verification of the log offers to parts that meet records or queue entries that may be damaged."""
+"""Interface of the log verification for features that read records or queue entries which may be damaged."""
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -20,10 +20,10 @@ class Mismatch(NamedTuple):
 
 @runtime_checkable
 class Verification(Protocol):
-    """What `Features.one` offers of the scrubber."""
+    """The scrubber, as other features use it."""
 
     def look_at(self, log_offset: int, source: str, reason: str, now: Now) -> None:
-        """Verify a place that was reported as damaged, before all else. `source`: `A_PULL`, …"""
+        """Verify a log offset that was reported as damaged, before everything else. `source`: `A_PULL`, …"""
 
     def is_right(self, queue: ConsumeQueue, queue_offset: int) -> bool:
         """Whether a queue entry was found to be right."""

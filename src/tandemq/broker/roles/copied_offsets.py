@@ -30,7 +30,7 @@ UNPACKED_BYTES_MAX = 16 << 20
 
 
 class ReaderOffsets:
-    """Collects what the reader has to copy."""
+    """Collects the offsets that the reader has to copy to the registry."""
 
     def __init__(self, offsets: ConsumerOffsets) -> None:
         """This broker is not the reader."""
@@ -42,7 +42,7 @@ class ReaderOffsets:
         self._is_cut = False
 
     def follow(self, state: GroupState | None, broker_id: int) -> None:
-        """Begin to record what is committed when the record makes this broker the reader, and end it."""
+        """Record commits of offsets while the group's record names this broker as the reader."""
         if state is None:
             return
         if state.mode is not GroupMode.SLAVE_CONSUME or state.reader != broker_id:
@@ -62,7 +62,7 @@ class ReaderOffsets:
         return self._encode(list(recent))
 
     def _encode(self, places: list[tuple[str, int]]) -> bytes:
-        """Encode as much as a node has room for, of what was committed last."""
+        """Encode the latest commits, as many as a node of the registry has room for."""
         kept = places[-PLACES_MAX:]
         while len(data := zlib.compress(dumps(self._offsets.of_places(kept)), 1)) > TABLE_BYTES_MAX:
             kept = kept[len(kept) // 2 :]
@@ -78,7 +78,7 @@ class ReaderOffsets:
 
 
 def decode(table: bytes) -> dict[str, Any]:
-    """Decode what a reader has copied.
+    """Decode the offsets that a reader has copied.
 
     Raises:
         StoreDamaged: it cannot be decoded, or is larger than any reader's table.

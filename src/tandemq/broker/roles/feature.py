@@ -19,7 +19,7 @@ from tandemq.registry import parse_address
 
 
 def build(kernel: Kernel, role: Callable[[], RegistryRole | None]) -> tuple[Feature, ...]:
-    """Build what belongs to roles. `role` returns the role, if a registry decides it."""
+    """Build the features of roles. `role` returns the role, if a registry decides it."""
     return OffsetBarrier(), FailoverProcessor(kernel, role), ReplicationMetrics(kernel, role), Readiness(kernel, role)
 
 

@@ -61,7 +61,7 @@ class OffsetBarrier(Feature):
         self._needs: dict[int, int] = {}
         """By broker id of a slave: the version that it needs, since responses did not wait for it before."""
         self._published_then: dict[int, int] = {}
-        """By broker id of a slave: the version that was published when it last had what was published before."""
+        """By broker id of a slave: the version that was published when it last had all earlier versions."""
         self._waiting: list[_Waiting] = []
         self._last_sent = -1
         """The version that precedes the last heartbeat."""
@@ -139,7 +139,7 @@ class OffsetBarrier(Feature):
         self._waiting = kept[-WAITING_MAX:]
 
     def on_serving_change(self, before: Serving, serving: Serving, turn: Turn, _now: Now) -> None:
-        """Refuse what waits if offsets may not be committed here any more."""
+        """Refuse waiting requests if offsets may not be committed here any more."""
         is_new = (before.read, before.write, before.commit) != (serving.read, serving.write, serving.commit)
         if is_new and serving.commit is not None:
             self.refuse(serving.commit, turn)

@@ -67,9 +67,9 @@ class OffsetHandover:
             body=dumps_java({table.handed_as: table.handed() for table in self._tables()}),
         )
 
-        def on_answer(answer: Command | None, at: Now) -> None:
+        def on_answer(answer: Command | None, now: Now) -> None:
             is_stored = answer is not None and answer.code == ResponseCode.SUCCESS
-            member.on_handed(order.token, at, is_stored=is_stored)
+            member.on_handed(order.token, now, is_stored=is_stored)
 
         self._members.call(record.address, command, HAND_TIMEOUT_MS, on_answer, turn, now)
 
@@ -96,10 +96,10 @@ class OffsetHandover:
 
     def saved(self, settled: int, member: MemberMachine, now: Now, *, is_saved: bool) -> None:
         """Report to the member that changes up to number `settled` are on the device, or could not be saved."""
-        done = [one for one in self._unsaved if one.change <= settled]
-        self._unsaved = [one for one in self._unsaved if one.change > settled]
-        for one in done:
-            if isinstance(one, MergedOffsets):
-                member.on_merged(one.copied, now, is_saved=is_saved)
+        done = [order for order in self._unsaved if order.change <= settled]
+        self._unsaved = [order for order in self._unsaved if order.change > settled]
+        for order in done:
+            if isinstance(order, MergedOffsets):
+                member.on_merged(order.copied, now, is_saved=is_saved)
             elif is_saved:
-                member.on_taken(one.giver, one.token, now)
+                member.on_taken(order.giver, order.token, now)

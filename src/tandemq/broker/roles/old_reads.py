@@ -17,7 +17,7 @@ NOBODY_HELPS = OldReads(helps=False, sends_back=False, slaves=())
 
 
 def old_reads(member: MemberMachine, replication: Replication) -> OldReads:
-    """Return what the group allows.
+    """Return which reads of old messages the group allows.
 
     A slave that consumers may be sent to is in sync, connected to this master, and configured with READ. A slave that
     helps names itself.

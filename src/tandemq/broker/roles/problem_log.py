@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class ProblemLog:
-    """What was logged last."""
+    """Logs problems of the registry and the settings when they change."""
 
     def __init__(self, registry: BrokerRegistry, current: CurrentConfig) -> None:
         """Nothing was logged."""

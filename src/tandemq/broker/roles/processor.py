@@ -134,20 +134,20 @@ def _decided(role: RegistryRole, link: Link, command: Command, verdict: CommandR
 def _members(role: RegistryRole, now: Now) -> list[dict[str, Any]]:
     """Return the configured members: addresses of those that live, and how far behind they are if we are the master."""
     member, found = role.member, []
-    for one in member.view.config.members if member.view.config is not None else ():
-        record = (member.view.live or {}).get(one.broker_id)
+    for configured in member.view.config.members if member.view.config is not None else ():
+        record = (member.view.live or {}).get(configured.broker_id)
         row: dict[str, Any] = {
-            "brokerId": one.broker_id,
-            "role": one.role.value,
-            "permission": one.permission.value,
-            "weight": one.weight,
-            "priority": one.priority,
+            "brokerId": configured.broker_id,
+            "role": configured.role.value,
+            "permission": configured.permission.value,
+            "weight": configured.weight,
+            "priority": configured.priority,
             "address": "" if record is None else record.address,
             "lagBytes": None,
             "lagMs": None,
         }
-        peer = member.peer(one.broker_id)
-        if role.is_master and one.broker_id != member.id and peer.is_linked and peer.acked >= 0:
+        peer = member.peer(configured.broker_id)
+        if role.is_master and configured.broker_id != member.id and peer.is_linked and peer.acked >= 0:
             lag = max(0, member.log_end - peer.acked)
             row |= {"lagBytes": lag, "lagMs": min(now.mono_ms - peer.caught_up_ms, now.mono_ms) if lag else 0}
         found.append(row)

@@ -69,7 +69,7 @@ UNKNOWN = "the group's configuration has not been read from the registry yet"
 
 
 class RegistryRole:
-    """What the group has decided for this broker, and what it does for the group; a `BrokerRole`."""
+    """The role that the group has decided for this broker, and this broker's work for the group; a `BrokerRole`."""
 
     def __init__(self, kernel: Kernel, registry: BrokerRegistry, journal: FailoverJournal, static: StaticRole) -> None:
         """Begin without a decision. The session at the registry begins after `listening`.
@@ -113,9 +113,9 @@ class RegistryRole:
             keeps_offsets=False,
             replica_end=0,
         )
-        """What clients may do by the last decision, and the same with log offsets as of now."""
+        """Rights of clients by the last decision, and the same with the present log offsets."""
         self._facts: tuple[Any, ...] = ()
-        """What the second was made from."""
+        """Inputs from which the second was computed."""
         self._log_end = -1
         self._generations: EpochTable | None = None
         """Log end and epochs as the member knows them."""
@@ -131,7 +131,7 @@ class RegistryRole:
         """Whether `slaveReadEnable` was on at any time since the start."""
         self._delayed_order: BecomeMaster | None = None
         self._again_ms = 0
-        """What could not begin because of the disk, and when it is tried again."""
+        """Mastership that could not begin because of the disk, and the time of the next try."""
         self._problems = ProblemLog(registry, kernel.current)
         self._stream.begin()
 
@@ -205,7 +205,7 @@ class RegistryRole:
     def _members(self) -> frozenset[int] | None:
         """Return the ids of the configured members; None if the configuration is not known."""
         group = self.member.view.config
-        return None if group is None else frozenset(one.broker_id for one in group.members)
+        return None if group is None else frozenset(member.broker_id for member in group.members)
 
     # A turn.
 
@@ -331,9 +331,9 @@ class RegistryRole:
 
     def _grant(self, now: Now) -> None:
         """Compute what clients may do from now on, and note until when that holds if nothing happens."""
-        member, at = self.member, now.mono_ms
+        member, now_ms = self.member, now.mono_ms
         self._handover.reader.follow(member.view.state, member.id)
-        may_read, may_write, may_commit = member.may_read(at), member.may_write(at), member.may_commit(at)
+        may_read, may_write, may_commit = member.may_read(now_ms), member.may_write(now_ms), member.may_commit(now_ms)
         is_refused = not (may_read and may_write)
         why = f"broker {member.id} ({member.stage.value}) may not serve this: {member.why}" if is_refused else ""
         is_unreadable = member.mode is Mode.SLAVE_CONSUME and not may_read
@@ -352,7 +352,7 @@ class RegistryRole:
             registered=self._registered(),
             members=self._members(),
         )
-        self._permitted_until_ms = member.permitted_until.next_end_ms(at)
+        self._permitted_until_ms = member.permitted_until.next_end_ms(now_ms)
         self._show()
 
     def _show(self) -> None:

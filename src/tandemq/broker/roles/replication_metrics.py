@@ -105,11 +105,11 @@ class ReplicationMetrics(Feature):
         yield single(ELECTIONS, role.elections)
         if role.is_master:
             late: Values = {}
-            for one in member.view.config.members if member.view.config is not None else ():
-                peer = member.peer(one.broker_id)
-                if one.broker_id != member.id and peer.is_linked and peer.acked >= 0:
+            for configured in member.view.config.members if member.view.config is not None else ():
+                peer = member.peer(configured.broker_id)
+                if configured.broker_id != member.id and peer.is_linked and peer.acked >= 0:
                     behind = peer.acked < member.log_end
-                    late[str(one.broker_id),] = max(0, now.mono_ms - peer.caught_up_ms) / 1000 if behind else 0
+                    late[str(configured.broker_id),] = max(0, now.mono_ms - peer.caught_up_ms) / 1000 if behind else 0
             yield Batch(LAG_SECONDS, late)
 
     def _collect_slaves(self, now: Now) -> Iterator[Batch]:
@@ -148,7 +148,7 @@ class ReplicationMetrics(Feature):
         yield Batch(SENT, sent)
 
     def _collect_own(self, _now: Now) -> Iterator[Batch]:
-        """Yield what both ends have."""
+        """Yield the metrics of both ends of replication."""
         masters, slave = self._replication.masters, self._replication.slave
         if slave is not None and slave.session is not None:
             yield single(RECEIVED, slave.session.received_bytes)

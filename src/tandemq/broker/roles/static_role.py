@@ -23,7 +23,7 @@ class StaticRole:
         self._config: BrokerConfig | None = None
         """The settings that the verdict was computed from."""
         self._facts: object = None
-        """What else it was computed from."""
+        """Other inputs from which the verdict was computed."""
         self._serving = Serving(is_master=False)
 
     def begin(self, now: Now) -> None:

@@ -250,13 +250,13 @@ class ConsumerOffsets:
         for key, queues in list(self._committed_here.items()):
             topic = key.rpartition(SEPARATOR)[0]
             own = self.table.get(key, {})
-            for queue_id in [one for one in queues if own.get(one, 0) > (end_of(topic, one) or 0)]:
+            for queue_id in [number for number in queues if own.get(number, 0) > (end_of(topic, number) or 0)]:
                 del queues[queue_id]
             if not queues:
                 del self._committed_here[key]
 
     def ahead(self) -> dict[str, Any]:
-        """Return what consumers committed here and the master does not have yet, as `merge_ahead` takes it."""
+        """Return the offsets committed here that the master does not have yet, in the form for `merge_ahead`."""
         found: dict[str, dict[int, int]] = {}
         for key, queues in self._committed_here.items():
             own = self.table.get(key, {})
@@ -264,7 +264,7 @@ class ConsumerOffsets:
         return {"offsetTable": found, RESETS: self._committed_here} if found else {}
 
     def accepted(self, ahead: dict[str, Any]) -> None:
-        """Note that the master has what `ahead` returned; later commits are still to be sent."""
+        """Note that the master has the offsets that `ahead` returned; later commits are still to be sent."""
         for key, queues in ahead["offsetTable"].items():
             here, own = self._committed_here.get(key, {}), self.table.get(key, {})
             for queue_id, offset in queues.items():
@@ -275,7 +275,7 @@ class ConsumerOffsets:
         self._dirty = True
 
     def merge_ahead(self, raw: dict[str, Any], end_of: Callable[[str, int], int | None]) -> None:
-        """Merge what consumers committed at a slave while this broker, its master, was down.
+        """Merge the offsets committed at a slave while this broker, its master, was down.
 
         Per queue the higher offset wins, or the one reset last. Offsets beyond the end of their queue, and what the
         memory budget has no room for, are left out.
@@ -305,7 +305,7 @@ class ConsumerOffsets:
                         self.resets.setdefault(key, {})[queue_id] = count
 
     def collect_changes(self, *, is_wanted: bool) -> None:
-        """Begin or end to collect what changes."""
+        """Begin or stop collecting changes."""
         self._changed = {} if is_wanted else None
 
     @property

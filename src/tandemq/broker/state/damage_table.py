@@ -78,9 +78,9 @@ class Damages:
     def shrink(self, damage: Damage, start: int, source: str, wall_ms: int) -> None:
         """Record that a range is valid up to `start`; remove it if that is its end."""
         repair = Repair(damage.start, start, source, wall_ms)
-        last = self.repairs[-1] if self.repairs else None
-        if last is not None and (last.end, last.source) == (repair.start, source):
-            self.repairs[-1] = Repair(last.start, start, source, wall_ms)
+        newest = self.repairs[-1] if self.repairs else None
+        if newest is not None and (newest.end, newest.source) == (repair.start, source):
+            self.repairs[-1] = Repair(newest.start, start, source, wall_ms)
         else:
             self.repairs = [*self.repairs, repair][-REPAIRED_MAX:]
         damage.start = start
@@ -95,9 +95,11 @@ class Damages:
         """
         is_placeholder = size == PREFILL_SIZE
         known = [
-            one for one in self.ranges if one.end > log_offset and (is_placeholder or one.start < log_offset + size)
+            damage
+            for damage in self.ranges
+            if damage.end > log_offset and (is_placeholder or damage.start < log_offset + size)
         ]
-        if any(not one.is_lost for one in known):
+        if any(not damage.is_lost for damage in known):
             return WAITS
         return LOST if known and not is_placeholder else ""
 
@@ -130,7 +132,7 @@ def _start_of(damage: Damage) -> int:
 
 def _read(kind: type[_Range], found: Any) -> list[_Range]:
     try:
-        ranges = [msgspec.convert(one, kind) for one in (found if isinstance(found, list) else [])]
+        ranges = [msgspec.convert(item, kind) for item in (found if isinstance(found, list) else [])]
     except msgspec.ValidationError:
         return []
-    return [one for one in ranges if 0 <= one.start < one.end]
+    return [known for known in ranges if 0 <= known.start < known.end]

@@ -123,7 +123,7 @@ class Groups:
         self._saver.change(FILE, (name,))
 
     def remove(self, name: str, wall_ms: int) -> bool:
-        """Delete a group's configuration, and what it is forbidden to read; False if there is none."""
+        """Delete a group's configuration and its forbidden topics; False if there is no such group."""
         if self.table.pop(name, None) is None:
             return False
         self.forbidden.take({name: {}})
@@ -172,11 +172,11 @@ class Groups:
         self._saver.change(FILE, names)
 
     def collect_changes(self, *, is_wanted: bool) -> None:
-        """Begin or end to collect the names of what changes."""
+        """Begin or stop collecting the names of changed groups."""
         self._changed_names = {} if is_wanted else None
 
     def take_changed_names(self) -> dict[str, None]:
-        """Return the names of what changed since the last call."""
+        """Return the names of the groups that changed since the last call."""
         names, self._changed_names = self._changed_names or {}, {}
         return names
 

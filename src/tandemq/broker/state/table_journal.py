@@ -134,7 +134,7 @@ class TableJournal:
             begin: int | None = 0
         else:
             own = (version.counter, version.timestamp)
-            begin = next((at + 1 for at in reversed(range(len(steps))) if steps[at].version == own), None)
+            begin = next((index + 1 for index in reversed(range(len(steps))) if steps[index].version == own), None)
         newer = steps[begin or 0 :]
         changes = [step.change for step in newer if step.change is not None]
         adds_only = begin is None and bool(changes)
@@ -155,10 +155,10 @@ class TableJournal:
         data = self._disk.read(f"config/{self._prefix}{number}") or b""
         steps: list[_Step] = []
         damaged: list[int] = []
-        for at, line in enumerate(data.split(b"\n"), start=1):
-            step = _parse(line, is_first=at == 1)
+        for line_number, line in enumerate(data.split(b"\n"), start=1):
+            step = _parse(line, is_first=line_number == 1)
             if step is None:
-                damaged += [at] if line else []
+                damaged += [line_number] if line else []
                 continue
             if damaged:
                 log.error("tables: %s%d: damaged and left out: lines %s", self._prefix, number, damaged)

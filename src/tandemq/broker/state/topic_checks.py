@@ -1,4 +1,4 @@
-"""What requests that write topics and groups have in common: limits, and refusals.
+"""Checks common to requests that write topics and groups: limits, and refusals.
 
 Source: docs/reference/requests.md, "administration".
 """

@@ -92,7 +92,7 @@ class Topic(TopicTarget):
 
 
 class UnregisteredTopics(NamedTuple):
-    """What the name servers have not been sent yet."""
+    """Changes that the name servers have not been sent yet."""
 
     names: dict[str, None]
     """Topics that changed."""
@@ -127,7 +127,7 @@ class Topics:
         self._unserved: dict[str, TopicConfig] = {}
         """Topics whose queues have a format that is not supported; kept in the file for the broker that made them."""
         self.mappings = QueueMappings(saver, config.broker_name)
-        """Of static topics."""
+        """Mappings of the logical queues of static topics."""
         store.watch_drops(self._forget_queues)
         origin = self._load(saver.keep_journal(FILE, self.as_json, self._changes), wall_ms)
         for topic in system_topics(config, len(store.config.delays_ms)):
@@ -352,7 +352,7 @@ class Topics:
             topic.takes_plain = is_plain and name not in self.mappings.table
 
     def take_unregistered(self) -> UnregisteredTopics:
-        """Return what changed since the last call."""
+        """Return the changes since the last call."""
         self.changed = False
         found, self._unregistered = self._unregistered, UnregisteredTopics({}, is_whole=False)
         return found
@@ -392,11 +392,11 @@ class Topics:
         self._unregistered = self._unregistered._replace(is_whole=True)
 
     def collect_changes(self, *, is_wanted: bool) -> None:
-        """Begin or end to collect the names of what changes."""
+        """Begin or stop collecting the names of changed topics."""
         self._changed_names = {} if is_wanted else None
 
     def take_changed_names(self) -> dict[str, None]:
-        """Return the names of what changed since the last call."""
+        """Return the names of the topics that changed since the last call."""
         names, self._changed_names = self._changed_names or {}, {}
         return names
 
@@ -487,7 +487,7 @@ def topics_of_batches(disk: Disk) -> frozenset[str]:
         stored = parse_topics(_read(disk).content)
     except StoreDamaged:  # reported by `Topics`, which rebuilds them
         return frozenset()
-    return frozenset(one.topic_name for one in stored if one.attributes.get(QUEUE_TYPE) == BATCH_QUEUES)
+    return frozenset(topic.topic_name for topic in stored if topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES)
 
 
 def _batch_remark(name: str) -> str:

@@ -347,18 +347,18 @@ def unfinished_record(data: Buffer, start: int, end: int) -> int | str:
         return head_bytes
     length_bytes = 1 if magic == MAGIC_V1 else 2
     body_bytes = int.from_bytes(data[start + head_bytes - 4 : start + head_bytes], "big")
-    at = head_bytes + body_bytes + length_bytes
-    if at + 2 > size:
+    needed = head_bytes + body_bytes + length_bytes
+    if needed + 2 > size:
         return f"size {size} does not fit a body of {body_bytes} bytes"
-    if have < at:
-        return at
-    at += int.from_bytes(data[start + at - length_bytes : start + at], "big") + 2
-    if at > size:
+    if have < needed:
+        return needed
+    needed += int.from_bytes(data[start + needed - length_bytes : start + needed], "big") + 2
+    if needed > size:
         return f"size {size} does not fit the topic"
-    if have < at:
-        return at
-    at += int.from_bytes(data[start + at - 2 : start + at], "big")
-    return size if at == size else f"size {size} differs from the sum of the parts, {at}"
+    if have < needed:
+        return needed
+    needed += int.from_bytes(data[start + needed - 2 : start + needed], "big")
+    return size if needed == size else f"size {size} differs from the sum of the parts, {needed}"
 
 
 def unpack_head(data: Buffer, start: int) -> RecordHead:
@@ -377,14 +377,14 @@ def property_value(properties: bytes, name: bytes) -> bytes | None:
 
     `name` is given without separators.
     """
-    at = properties.rfind(name + b"\x01")
-    while at > 0 and properties[at - 1] != 2:
-        at = properties.rfind(name + b"\x01", 0, at + len(name))
-    if at < 0:
+    start = properties.rfind(name + b"\x01")
+    while start > 0 and properties[start - 1] != 2:
+        start = properties.rfind(name + b"\x01", 0, start + len(name))
+    if start < 0:
         return None
-    at += len(name) + 1
-    stop = properties.find(b"\x02", at)
-    return properties[at:] if stop < 0 else properties[at:stop]
+    start += len(name) + 1
+    stop = properties.find(b"\x02", start)
+    return properties[start:] if stop < 0 else properties[start:stop]
 
 
 def record_keys(properties: bytes) -> list[bytes]:

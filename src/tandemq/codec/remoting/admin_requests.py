@@ -127,7 +127,7 @@ class CorrectionFields(msgspec.Struct, rename="camel"):
 
 
 class CloneOffsetFields(msgspec.Struct, rename="camel"):
-    """CLONE_GROUP_OFFSET (314). `offline`: regardless of what the group currently subscribes to."""
+    """CLONE_GROUP_OFFSET (314). `offline`: regardless of the topics that the group subscribes to now."""
 
     src_group: str
     dest_group: str

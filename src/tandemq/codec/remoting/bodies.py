@@ -83,7 +83,7 @@ def _of(kind: inspect.Type) -> _Coerce:
         names = (kind.extra or {}).get(ENUM)
         return partial(_enum, names) if names else _of(kind.type)
     if isinstance(kind, inspect.UnionType):
-        present = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+        present = [present_kind for present_kind in kind.types if not isinstance(present_kind, inspect.NoneType)]
         return _of(present[0]) if len(present) == 1 else _same
     if isinstance(kind, inspect.StructType):
         fields = [(field.encode_name, _of(field.type), _takes_null(field.type)) for field in kind.fields]
@@ -99,7 +99,7 @@ def _takes_null(kind: inspect.Type) -> bool:
     if isinstance(kind, inspect.Metadata):
         return _takes_null(kind.type)
     return isinstance(kind, inspect.AnyType) or (
-        isinstance(kind, inspect.UnionType) and any(isinstance(one, inspect.NoneType) for one in kind.types)
+        isinstance(kind, inspect.UnionType) and any(isinstance(member, inspect.NoneType) for member in kind.types)
     )
 
 

@@ -297,13 +297,13 @@ def _follow(path: str, root: Any) -> Any:
     """Return the value at a path such as `$.a.b[0]`; special characters in a name are escaped by a backslash."""
     if not path.startswith("$"):
         raise ProtocolError(f"JSON reference {path[:64]!r} is not absolute")
-    at = root
+    value = root
     for step in _steps(path[1:]):
         try:
-            at = at[int(step)] if isinstance(at, list) else at[step]
+            value = value[int(step)] if isinstance(value, list) else value[step]
         except (KeyError, ValueError, IndexError, TypeError) as error:
             raise ProtocolError(f"JSON reference {path[:64]!r} leads nowhere") from error
-    return at
+    return value
 
 
 def _steps(path: str) -> list[str]:

@@ -93,24 +93,24 @@ class FrameDecoder:
                 self._partial_frames.drop(self._link)
         return data
 
-    def split(self, data: bytes, at: int) -> RawFrame | None:
-        """Return the frame at a position of what `join` returned, and set `position` to its end.
+    def split(self, data: bytes, start: int) -> RawFrame | None:
+        """Return the frame at a position of the bytes that `join` returned, and set `position` to its end.
 
         Returns None, and keeps the rest, if the frame is incomplete; None with `error` set if it is not a frame.
         """
         end = len(data)
-        if end - at >= 8:
-            length, word = _PREFIX.unpack_from(data, at)
-            header_end = at + 8 + (word & _HEADER_LENGTH_MASK)
-            stop = at + 4 + length
+        if end - start >= 8:
+            length, word = _PREFIX.unpack_from(data, start)
+            header_end = start + 8 + (word & _HEADER_LENGTH_MASK)
+            stop = start + 4 + length
             if header_end > stop or length + 4 > self._frame_bytes_max:
                 self.error = FrameError(f"frame of {length} bytes with a header of {word & _HEADER_LENGTH_MASK} bytes")
                 return None
             if stop <= end:
                 self.position = stop
-                return word >> 24, data[at + 8 : header_end], data[header_end:stop]
-        if at < end:
-            self._keep(data, at, end)
+                return word >> 24, data[start + 8 : header_end], data[header_end:stop]
+        if start < end:
+            self._keep(data, start, end)
         return None
 
     def _merge(self) -> None:

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,19}\Z")
 
 
 class RecallHandle(NamedTuple):
-    """What a recall handle says."""
+    """Content of a recall handle."""
 
     topic: str
     broker_name: str

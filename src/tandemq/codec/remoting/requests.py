@@ -178,7 +178,7 @@ class ResumeCheckFields(msgspec.Struct, rename="camel"):
     """RESUME_CHECK_HALF_MESSAGE (323)."""
 
     msg_id: str
-    """Offset id of the half message, or of its copy in the topic of those given up."""
+    """Offset id of the half message, or of its copy in the topic of half messages that were given up."""
 
 
 class RecallFields(msgspec.Struct, rename="camel"):

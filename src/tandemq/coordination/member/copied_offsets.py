@@ -70,7 +70,7 @@ class OffsetCopies:
     # A member that follows the reader.
 
     def read(self) -> None:
-        """Read what the reader, which is missing, has copied."""
+        """Read the offsets that the missing reader has copied."""
         self._view.read_offsets()
 
     def are_merged(self, state: GroupState) -> bool:
@@ -99,7 +99,7 @@ class OffsetCopies:
         return "without its offsets" if self._found(state) is None else "with the offsets that it had copied"
 
     def _found(self, state: GroupState) -> CopiedOffsets | None:
-        """What the reader of this record copied; None if it copied nothing."""
+        """Return the offsets that the reader of this record copied; None if it copied none."""
         copied = self._view.offsets.copied
         is_its = copied is not None and (copied.reader, copied.reading_since) == (state.reader, state.reading_since)
         return copied if is_its and state.reading_since else None

@@ -9,7 +9,7 @@ from tandemq.coordination.member.older_record import OlderRecord
 
 
 class Diagnosis:
-    """Finds problems in what a member has read from the registry."""
+    """Finds problems in the data that a member has read from the registry."""
 
     def __init__(self, facts: MemberFacts, founding: Founding, older: OlderRecord) -> None:
         """Reads these parts, changes none."""

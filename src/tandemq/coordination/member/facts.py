@@ -1,4 +1,4 @@
-"""What a member knows: the registry, the group's configuration, its own log, its lease, the other members.
+"""Knowledge of a member: the registry, the group's configuration, its own log, its lease, the other members.
 
 The member's machine owns one `MemberFacts`; the parts of the machine read it.
 Source: docs/internals/failover.md; requirements F09-F33, R11.
@@ -56,11 +56,11 @@ class Membership:
 
     @property
     def own(self) -> GroupMember | None:
-        """This broker in the configuration; None if it is not a member."""
+        """Configuration of this broker as a member; None if it is not a member."""
         return self.own_of(self.id)
 
     def own_of(self, broker_id: int) -> GroupMember | None:
-        """A member in the configuration; None if it is not there."""
+        """Return the configuration of a member; None if it is not configured."""
         return None if self._view.config is None else self._view.config.member(broker_id)
 
     def permission_of(self, broker_id: int) -> BrokerPermission:
@@ -116,11 +116,11 @@ class PeerTable:
         self._absent_since_ms: dict[int, int] = {}
 
     def get(self, broker_id: int) -> GroupPeer:
-        """What this broker's own connections show of a member."""
+        """Return the state of a member as this broker's own connections show it."""
         return self.known.get(broker_id) or self.known.setdefault(broker_id, GroupPeer(heard_ms=self._started_ms))
 
     def drop_connections(self) -> None:
-        """Count all connections as closed: those of another epoch do not count."""
+        """Count all connections as closed, because connections of another epoch do not count."""
         for peer in self.known.values():
             peer.is_linked, peer.acked = False, -1
 
@@ -137,12 +137,16 @@ class PeerTable:
 
     def gone(self, now: Now, silence_ms: int) -> frozenset[int]:
         """Members whose live node has been missing for longer than `silence_ms`."""
-        return frozenset(one for one, since in self._absent_since_ms.items() if now.mono_ms - since > silence_ms)
+        return frozenset(
+            broker_id for broker_id, since in self._absent_since_ms.items() if now.mono_ms - since > silence_ms
+        )
 
     def silent(self, now: Now, silence_ms: int) -> frozenset[int]:
         """Members without a connection that were not heard for longer than `silence_ms`."""
         return frozenset(
-            one for one, peer in self.known.items() if not peer.is_linked and now.mono_ms - peer.heard_ms > silence_ms
+            broker_id
+            for broker_id, peer in self.known.items()
+            if not peer.is_linked and now.mono_ms - peer.heard_ms > silence_ms
         )
 
 
@@ -180,7 +184,7 @@ class MemberFacts:
         """Return an epoch above all that this broker and the live members have seen."""
         view = self.view
         epochs = [self.log.epoch, view.last_epoch]
-        epochs += [one.epoch for one in (view.state, view.refused) if one is not None]
+        epochs += [state.epoch for state in (view.state, view.refused) if state is not None]
         for record in (view.live or {}).values():
             if record is not None:
                 epochs += [record.epoch, 0 if record.seen is None else record.seen.epoch]

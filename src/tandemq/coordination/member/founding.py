@@ -54,7 +54,9 @@ class Founding:
         if not self._view.is_record_missing or config is None or live is None:
             return
         own_id = self._facts.id
-        others = {one.broker_id: live.get(one.broker_id) for one in config.members if one.broker_id != own_id}
+        others = {
+            member.broker_id: live.get(member.broker_id) for member in config.members if member.broker_id != own_id
+        }
         if self._view.unread(others):
             return  # it may have followed a record
         if self._is_forced:
@@ -85,7 +87,7 @@ class Founding:
     def _is_one_history(self, others: dict[int, LiveBroker]) -> bool:
         """Whether the newest record that any member has seen continues those of all others."""
         seen = [self._view.seen, *(record.seen for record in others.values())]
-        return is_one_history([one for one in seen if one is not None])
+        return is_one_history([state for state in seen if state is not None])
 
     def force(self, *, is_preview: bool) -> CommandResult:
         """Carry out an operator's order to create the record with this broker's log; a preview changes nothing."""
@@ -107,8 +109,8 @@ class Founding:
 
     def _create_first(self, config: GroupConfig, now: Now) -> None:
         own_id = self._facts.id
-        able = [one for one in config.members if one.permission.may_write]
-        first = config.master or min(able, key=lambda one: (-one.priority, one.broker_id))
+        able = [member for member in config.members if member.permission.may_write]
+        first = config.master or min(able, key=lambda member: (-member.priority, member.broker_id))
         if first.broker_id == own_id:
             if self._facts.log.end == 0:
                 self._facts.log.is_whole = True  # no member has acknowledged anything yet
@@ -122,11 +124,12 @@ class Founding:
         candidates += [membership.candidate(number, record.epoch, record.log_end) for number, record in others.items()]
         named = None if membership.is_elect or config.master is None else config.master.broker_id
         candidates = [
-            one._replace(priority=int(one.broker_id == named)) if named is not None else one
-            for one in candidates
-            if membership.permission_of(one.broker_id).may_write or one.broker_id == named
+            candidate._replace(priority=int(candidate.broker_id == named)) if named is not None else candidate
+            for candidate in candidates
+            if membership.permission_of(candidate.broker_id).may_write or candidate.broker_id == named
         ]
-        return min((one.broker_id for one in candidates), key=lambda one: rank_of(one, candidates), default=None)
+        ids = [candidate.broker_id for candidate in candidates]
+        return min(ids, key=lambda broker_id: rank_of(broker_id, candidates), default=None)
 
     def _create_again(self, others: dict[int, LiveBroker], why: str, now: Now) -> None:
         membership, own_id = self._facts.membership, self._facts.id
@@ -142,7 +145,7 @@ class Founding:
 
     def _last_reader(self, others: dict[int, LiveBroker]) -> int | None:
         """Return the member that served clients last, if it is not this one and may be read."""
-        last = max(others, key=lambda number: others[number].held, default=None)
-        if last is None or others[last].held <= self._facts.log.held:
+        reader = max(others, key=lambda number: others[number].held, default=None)
+        if reader is None or others[reader].held <= self._facts.log.held:
             return None
-        return last if self._facts.membership.permission_of(last).may_read else None
+        return reader if self._facts.membership.permission_of(reader).may_read else None

@@ -51,7 +51,7 @@ class HandoverProgress:
 
 
 class Handover:
-    """Hands over what this member serves, and takes offsets as the master."""
+    """Hands over the serving of clients to another member, and takes offsets as the master."""
 
     def __init__(self, facts: MemberFacts, outputs: MemberOutputs, service: ServiceState, older: OlderRecord) -> None:
         """No handover is in progress."""
@@ -192,7 +192,7 @@ class Handover:
         return progress.begun_ms + self._facts.membership.settings.hand_over_ms
 
     def drained(self, now: Now) -> None:
-        """Consumers have committed what they had pulled."""
+        """Note that consumers have committed the messages they had pulled."""
         if self.progress is not None and self.progress.step is HandoverStep.DRAIN:
             self._send_offsets(self.progress, now)
 
@@ -205,7 +205,7 @@ class Handover:
         self._outputs.add(HandOffsets(progress.to, progress.token))
 
     def handed(self, token: int, now: Now, *, is_stored: bool) -> None:
-        """The other member answered whether it has stored the offsets."""
+        """Take the answer of the other member: whether it has stored the offsets."""
         progress = self.progress
         if progress is None or progress.token != token or progress.step is not HandoverStep.OFFSETS:
             return

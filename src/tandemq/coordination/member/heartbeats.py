@@ -15,7 +15,7 @@ from tandemq.coordination.permission import holder_of
 
 
 class HeartbeatExchange:
-    """What heartbeats and reports say about peers, log and lease."""
+    """Applies heartbeats and reports to the known peers, log and lease."""
 
     def __init__(self, facts: MemberFacts, handover: Handover) -> None:
         """Nothing was sent or received."""

@@ -13,7 +13,7 @@ SESSION_MS = 2_000
 
 
 class HeldLease:
-    """Until when this member may serve what the record assigns to it."""
+    """Times until which this member may serve in the roles that the record assigns to it."""
 
     def __init__(self, settings: MemberSettings, view: RegistryView) -> None:
         """Nothing is granted yet."""

@@ -191,11 +191,11 @@ class MemberMachine:
         return self._facts.lease.timing.heartbeat_ms
 
     def peer(self, broker_id: int) -> GroupPeer:
-        """What this broker's own connections show of a member."""
+        """Return the state of a member as this broker's own connections show it."""
         return self._facts.peers.get(broker_id)
 
     def problem(self, now_ms: int) -> str:
-        """Problems with the registry and what to do about them; "" if there are none."""
+        """Problems with the registry and their remedies; "" if there are none."""
         return self._diagnosis.problem(now_ms)
 
     def status(self, now: Now) -> Status:
@@ -217,7 +217,7 @@ class MemberMachine:
 
     @property
     def awaits_tables(self) -> bool:
-        """Whether the target of a switch lacks metadata, which it is to have before."""
+        """Whether the target of a switch lacks metadata that it needs before the switch."""
         target = self._handover.target
         return target is not None and not self._facts.peers.get(target).has_tables
 
@@ -322,7 +322,7 @@ class MemberMachine:
         self._decide(now)
 
     def copy_offsets(self, table: bytes, now: Now) -> None:
-        """Take what consumers have committed at this reader since it became that, for the registry."""
+        """Take the offsets committed here since this broker became the reader, for the registry."""
         self._copies.copy(table)
         self._decide(now)
 

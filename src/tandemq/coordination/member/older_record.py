@@ -23,7 +23,7 @@ from tandemq.coordination.registry.view import older_text
 
 
 class OlderRecord:
-    """Compares the registry's record with what members have seen, and replaces it by an operator's order."""
+    """Compares the registry's record with the records that members have seen; replaces it by an operator's order."""
 
     def __init__(self, facts: MemberFacts, outputs: MemberOutputs) -> None:
         """Nothing was ordered."""
@@ -69,7 +69,7 @@ class OlderRecord:
         if self._view.live is None:
             return "the live nodes of the other members have not been read yet"
         config = self._view.config
-        others = [one.broker_id for one in config.members if one.broker_id != self._facts.id] if config else []
+        others = [member.broker_id for member in config.members if member.broker_id != self._facts.id] if config else []
         unread = self._view.unread(others)
         return f"the live node of broker {', '.join(map(str, unread))} has not been read yet" if unread else ""
 
@@ -137,8 +137,8 @@ class OlderRecord:
 
     def _loss_text(self) -> str:
         own_id, log, others = self._facts.id, self._facts.log, self._others()
-        listed = [f"broker {number} (epoch {one.epoch}, end {one.log_end})" for number, one in others.items()]
-        away = [one.broker_id for one in self._view.config.members] if self._view.config is not None else []
+        listed = [f"broker {number} (epoch {record.epoch}, end {record.log_end})" for number, record in others.items()]
+        away = [member.broker_id for member in self._view.config.members] if self._view.config is not None else []
         listed += [f"broker {number} (not connected)" for number in away if number not in others and number != own_id]
         what = f"The log of broker {own_id} (epoch {log.epoch}, end {log.end}) becomes the group's"
         if not self._facts.membership.is_elect:
@@ -155,14 +155,14 @@ class OlderRecord:
     def _hint(self) -> str:
         """Say which member has the acknowledged messages, as far as live members know."""
         own = self._view.seen
-        seen = {number: one.seen for number, one in self._others().items() if one.seen is not None}
+        seen = {number: record.seen for number, record in self._others().items() if record.seen is not None}
         if own is None:
             return ""
         known = [own, *seen.values()]
         if not is_one_history(known):
             return "; the histories have parted, so that each may have acknowledged messages which the other lacks"
         top = newest(known)
-        better = {number: self._others()[number] for number, one in seen.items() if one in top}
+        better = {number: self._others()[number] for number, state in seen.items() if state in top}
         best = max(better, key=lambda number: (better[number].epoch, better[number].log_end), default=None)
         log = self._facts.log
         is_longer = best is not None and (better[best].epoch, better[best].log_end) > (log.epoch, log.end)

@@ -1,4 +1,4 @@
-"""What a member produces: effects for its broker, and its own writes to the registry.
+"""Outputs of a member: effects for its broker, and its own writes to the registry.
 
 Source: docs/internals/failover.md, "A broker and its member".
 """

@@ -58,7 +58,11 @@ class RecordProposals:
     def _claim(self, state: GroupState, now: Now) -> None:
         """Write the record unchanged; a master of `elect` that may have lost part of its log names another one."""
         membership, log, view = self._facts.membership, self._facts.log, self._view
-        others = [one for one in state.in_sync if one != membership.id and membership.own_of(one) is not None]
+        others = [
+            broker_id
+            for broker_id in state.in_sync
+            if broker_id != membership.id and membership.own_of(broker_id) is not None
+        ]
         is_only_member = view.config is not None and len(view.config.members) == 1
         if log.is_whole or not membership.is_elect:
             self._outputs.propose(state, state.reason, now)
@@ -74,12 +78,12 @@ class RecordProposals:
         """Name the best live in-sync member as the master; nothing happens while there is none."""
         membership, live = self._facts.membership, self._view.live or {}
         candidates = [
-            membership.candidate(one, record.epoch, record.log_end)
-            for one in others
-            if membership.permission_of(one).may_write and (record := live.get(one)) is not None
+            membership.candidate(broker_id, record.epoch, record.log_end)
+            for broker_id in others
+            if membership.permission_of(broker_id).may_write and (record := live.get(broker_id)) is not None
         ]
         if candidates:
-            heir = min(candidates, key=lambda one: rank_of(one.broker_id, candidates)).broker_id
+            heir = min(candidates, key=lambda member: rank_of(member.broker_id, candidates)).broker_id
             new = replace(state, epoch=state.epoch + 1, master=heir, reader=heir, in_sync=tuple(others))
             self._outputs.propose(new, f"broker {membership.id} may have lost the end of its log", now)
 
@@ -99,7 +103,7 @@ class RecordProposals:
             now.mono_ms,
             self._facts.peers.known,
             gone=gone if is_elect else gone | self._facts.peers.silent(now, silence_ms),
-            candidates={one.broker_id for one in config.members},
-            readers=() if is_elect else {one.broker_id for one in config.members if one.permission.may_read},
+            candidates={member.broker_id for member in config.members},
+            readers=() if is_elect else {member.broker_id for member in config.members if member.permission.may_read},
             lag_ms_max=self._facts.membership.settings.lag_ms_max,
         )

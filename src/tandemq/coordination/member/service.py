@@ -1,4 +1,4 @@
-"""The stage of a member, and what it may do for clients until when.
+"""The stage of a member, and until when it may serve which requests of clients.
 
                  record names another
     UNREAD ─► SLAVE ◄──────────────────────────────┬──────────────┐

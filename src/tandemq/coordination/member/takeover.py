@@ -53,7 +53,7 @@ class Takeover:
         if refusal is not None:
             return refusal
         failed = self._failed_for(state, is_forced=True)
-        alive = next((one for one in failed if not self._older.is_out(one, state)), None)
+        alive = next((broker_id for broker_id in failed if not self._older.is_out(broker_id, state)), None)
         if alive is not None and self._older.witnesses():
             return self._older.must_stop(alive)
         if alive is not None:
@@ -120,7 +120,7 @@ class Takeover:
         if state is None or self._facts.membership.own is None or view.live is None or not view.may_propose:
             return ()
         failed = self._failed_for(state, is_forced=self.is_forced)
-        if any(not self._older.is_out(one, state) or not self._is_silent(one, now) for one in failed):
+        if any(not self._older.is_out(broker_id, state) or not self._is_silent(broker_id, now) for broker_id in failed):
             return ()
         if not failed or not self._is_eligible(state, failed[0], now):
             return ()
@@ -201,7 +201,7 @@ class Takeover:
         self._outputs.propose(new, reason, now, is_founding=is_founding)
 
     def _possible_loss(self, state: GroupState, now: Now) -> str:
-        """State what a forced takeover may lose, for the operator."""
+        """Return a sentence for the operator about messages that a forced takeover may lose."""
         own_id, reader, holder = self._facts.id, holder_of(state), state.master
         again = ""
         if reader not in (own_id, state.master):

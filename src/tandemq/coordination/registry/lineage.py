@@ -34,15 +34,19 @@ def continues(state: GroupState, seen: GroupState) -> bool:
         return False
     if seen.epoch < state.founded or not state.changes or not seen.changes:
         return True
-    last = seen.changes[-1]
-    return last in state.changes or last[0] < state.changes[0][0]
+    last_change = seen.changes[-1]
+    return last_change in state.changes or last_change[0] < state.changes[0][0]
 
 
 def is_one_history(records: Collection[GroupState]) -> bool:
     """Return whether of any two records one continues the other."""
-    return all(continues(one, other) or continues(other, one) for one in records for other in records)
+    return all(continues(record, other) or continues(other, record) for record in records for other in records)
 
 
 def newest(records: Collection[GroupState]) -> list[GroupState]:
     """Return the records that no other one continues: one, or several if their histories have parted."""
-    return [one for one in records if all(continues(one, other) or not continues(other, one) for other in records)]
+    return [
+        record
+        for record in records
+        if all(continues(record, other) or not continues(other, record) for other in records)
+    ]

@@ -20,7 +20,7 @@ from tandemq.errors import ConfigError
 
 
 class OffsetsNode:
-    """What is known of the node. Owner: one `RegistryView`."""
+    """State of the offsets node, as far as it was read. Owner: one `RegistryView`."""
 
     def __init__(self, path: str) -> None:
         """Nothing was read."""
@@ -33,7 +33,7 @@ class OffsetsNode:
         self.copied: CopiedOffsets | None = None
         """Contents of the last answer; None: there are none, or they cannot be decoded."""
         self.written: CopiedOffsets | None = None
-        """What was written last, if nothing else can have been written since."""
+        """Offsets of the last write, if nothing else can have been written since."""
 
     @property
     def may_write(self) -> bool:

@@ -86,7 +86,7 @@ class GroupMember:
     role: Role
     permission: BrokerPermission = BrokerPermission.FULL
     weight: int = 100
-    """Share of the writes among groups; 0: none while another group accepts them."""
+    """Share of the writes among groups; 0: no writes while another group accepts them."""
     priority: int = 0
     """In elections, among logs of equal length, higher values win."""
 
@@ -406,7 +406,7 @@ def _changes(what: str, fields: dict[str, Any]) -> tuple[tuple[int, int], ...]:
     value = fields.get("changes", [])
     if not isinstance(value, list):
         raise ConfigError(f"{what}: changes must be a list, not {value!r:.64}")
-    return tuple(_pair(what, "a change", one) for one in value)
+    return tuple(_pair(what, "a change", pair) for pair in value)
 
 
 def live_to_json(live: LiveBroker) -> bytes:

@@ -81,7 +81,7 @@ class Pending:
     is_undecided: bool = False
     """Whether its outcome was Unknown."""
     token: int = 0
-    """Of its last request; answers to earlier ones decide nothing."""
+    """Token of the last request for the change; answers to earlier requests decide nothing."""
 
 
 class RegistryView:
@@ -111,7 +111,7 @@ class RegistryView:
         self.refused: GroupState | None = None
         """The state in the registry, of node version `version`, while it does not continue `seen`."""
         self.restorations = 0
-        """How often the node's version went back with the same changes: what was claimed must be claimed again."""
+        """How often the node's version went back with the same changes: a claim of the record must be repeated."""
         self.live: dict[int, LiveBroker | None] | None = None
         """Brokers with a live node, with their records once read; None: not read on this connection."""
         self.pending: Pending | None = None
@@ -123,7 +123,7 @@ class RegistryView:
         """Results of polls, oldest first: True if `live` is as recent as `version`. The owner takes them at once."""
         self.offsets = OffsetsNode(offsets_path(cluster, broker_name))
         self._problems: dict[str, str] = {}
-        """Problems, by what was read or requested."""
+        """Problems, by the node or request concerned."""
         self._own_record: LiveBroker | None = None
         self._own_version = NO_NODE
         self._asks: list[RegistryRequest] = []
@@ -166,7 +166,7 @@ class RegistryView:
     def unread(self, brokers: Iterable[int]) -> list[int]:
         """Return those of these brokers that have a live node whose record has not been read on this connection."""
         live = self.live or {}
-        return [one for one in brokers if one in live and live[one] is None]
+        return [broker_id for broker_id in brokers if broker_id in live and live[broker_id] is None]
 
     def next_requests(self) -> list[RegistryRequest]:
         """Return the requests for the registry, in order."""

@@ -1,4 +1,4 @@
-"""The engine in Python: what the compiled one does, message by message.
+"""The engine in Python: the functions of the compiled engine, message by message.
 
     queue_tail.py    entries of consume queues that are not in files yet
     keys.py          keys of messages, entries of the key index

@@ -35,7 +35,7 @@ def key_rows(topic: str, properties: bytes, log_offset: int, store_ms: int) -> b
 
 
 class LinkedKeys(NamedTuple):
-    """Index entries, packed, and how many of them are the first of their slot."""
+    """Packed index entries, and the number of entries that are the first of their slot."""
 
     entries: bytes
     fresh: int

@@ -7,7 +7,7 @@ from tandemq.engine.python.queue_tail import QueueTail
 
 
 class MoveRule(NamedTuple):
-    """How a moved record differs from the one that it is a copy of, besides its topic and queue."""
+    """Differences between a moved record and its original, besides topic and queue."""
 
     drop: bytes = b""
     """Name of a property that it lacks."""
@@ -22,7 +22,7 @@ class MovedRecords(NamedTuple):
     """Records for the log, whose entries are staged in their queues."""
 
     messages: int
-    """How many; the one behind them is left to the caller."""
+    """Number of moved records; the caller handles the next record."""
     data: bytes
     queues: list[Any]
     """Queues that had no staged entry before."""

@@ -66,13 +66,13 @@ class QueueTail:
 
     def tail(self, queue_offset: int, stop: int) -> bytes:
         """Return the packed entries `[queue_offset, stop)`, all of them at or after `tail_start`."""
-        at = self.tail_start
-        return bytes(self._entries[(queue_offset - at) * QUEUE_ENTRY_BYTES : (stop - at) * QUEUE_ENTRY_BYTES])
+        start = self.tail_start
+        return bytes(self._entries[(queue_offset - start) * QUEUE_ENTRY_BYTES : (stop - start) * QUEUE_ENTRY_BYTES])
 
     def rewrite_tail(self, queue_offset: int, packed: bytes) -> None:
         """Replace entries at or after `tail_start`."""
-        at = (queue_offset - self.tail_start) * QUEUE_ENTRY_BYTES
-        self._entries[at : at + len(packed)] = packed
+        start = (queue_offset - self.tail_start) * QUEUE_ENTRY_BYTES
+        self._entries[start : start + len(packed)] = packed
 
     def advance_tail(self, count: int) -> None:
         """Drop the first `count` entries, which are in the files now."""

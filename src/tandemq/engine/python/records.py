@@ -93,7 +93,7 @@ def _records(data: bytes) -> Iterator[Record]:
 
 
 class RecordQueue(Protocol):
-    """What `stage_records` needs of a consume queue."""
+    """Part of a consume queue that `stage_records` uses."""
 
     topic: str
     next_offset: int
@@ -107,7 +107,7 @@ _Queue = TypeVar("_Queue", bound=RecordQueue)
 
 
 class StagedRecords(NamedTuple, Generic[_Queue]):
-    """What `stage_records` staged."""
+    """Result of `stage_records`."""
 
     queues: list[_Queue]
     """Queues of which the first entry since the last commit was staged."""

@@ -50,7 +50,7 @@ EndedHalf = tuple[int, str, int, bool]
 
 
 class TakenSends(NamedTuple):
-    """What `SendEngine.flush` returns."""
+    """Result of `SendEngine.flush`: the sends taken since `begin`."""
 
     log_offset: int
     data: bytes
@@ -62,12 +62,12 @@ class TakenSends(NamedTuple):
     store_ms: int
     acks: list[Ack]
     messages: int
-    """Sends; ends of transactions are none."""
+    """Number of sends, without ends of transactions."""
     body_bytes: int
     timed: list[TimedSend]
-    """The timed ones among the messages."""
+    """Timed messages among the sends."""
     halves: list[tuple[int, int, str, int]]
-    """Half messages among them: queue offset, log offset, topic after the commit, bytes of the record."""
+    """Half messages among the sends: queue offset, log offset, topic after the commit, bytes of the record."""
     ends: list[EndedHalf]
     """Transactions that were committed or rolled back."""
 
@@ -107,11 +107,11 @@ class SendEngine:
         ended: dict[int, bool] | None,
         read_log: Callable[[int, int], bytes] | None,
     ) -> None:
-        """Set what is known of transactions; None: nothing.
+        """Set the tables of open and ended transactions; None: they are not known.
 
         Args:
             open_halves: log offset, topic and record size of each open half message, by queue offset.
-            ended: those that ended in this turn; the engine enters what it ends.
+            ended: transactions ended in this turn; the engine adds those that it ends.
             read_log: returns bytes of the log, from an offset on; b"" if they cannot be read.
         """
 
@@ -136,9 +136,9 @@ class SendEngine:
             takes_ends: whether ends of transactions are accepted.
         """
 
-    def take(self, link: int, born_host: bytes, data: bytes, at: int) -> int:
-        """Take the ordinary sends from `data[at]` on; return the position of the first other or incomplete frame."""
-        return at
+    def take(self, link: int, born_host: bytes, data: bytes, position: int) -> int:
+        """Take the ordinary sends from a position on; return that of the first other or incomplete frame."""
+        return position
 
     def flush(self) -> TakenSends:
         """Return what was taken since `begin`, and forget it."""

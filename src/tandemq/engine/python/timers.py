@@ -9,7 +9,7 @@ TimerRow = tuple[int, str, str, bool, bool, int, int]
 
 
 def timer_heads(data: bytes, base: int, entries: bytes, queue_offset: int, topic: bytes) -> Sequence[TimerRow | None]:
-    """Return what the index of timed messages needs of records; None for those that the caller reads itself.
+    """Return the fields of records for the index of timed messages; None for each that the caller has to read.
 
     Args:
         base: log offset of `data[0]`.
@@ -24,7 +24,7 @@ CopyRow = tuple[TimerRow, int, int, int, int, int, int, bytes, bytes, int, bytes
 
 
 def timer_copies(data: bytes, base: int, entries: bytes, queue_offset: int, topic: bytes) -> Sequence[CopyRow | None]:
-    """Return what the copies of timed messages need, verified; None for those that the caller reads itself.
+    """Return the verified fields for copies of timed messages; None for each that the caller has to read.
 
     Args:
         data: and the others, see `timer_heads`.

@@ -90,7 +90,7 @@ class _Request(BaseHTTPRequestHandler):
 
     @property
     def response(self) -> bytes:
-        """What was answered so far."""
+        """The bytes of the response so far."""
         return self._out.getvalue()
 
 
@@ -107,7 +107,7 @@ class _Connection:
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """What the event loop was asked for: who waits for the answer, and the last one."""
+    """A question to the event loop: the connections that wait for the answer, and the last answer."""
 
     waiting: list[_Connection] = field(default_factory=list)
     answer: Answer | None = None
@@ -221,7 +221,8 @@ class MonitoringListener:
         if self._accepted >= ACCEPTS_PER_SECOND:
             self._pause()
         if len(self._connections) >= CONNECTIONS_MAX:
-            self._drop(next((one for one in self._connections.values() if one.request is None), self._oldest()))
+            idle = (connection for connection in self._connections.values() if connection.request is None)
+            self._drop(next(idle, self._oldest()))
         connection = self._connections[sock.fileno()] = _Connection(sock, monotonic_ns())
         self._attempt(connection, self._admit)
 
@@ -330,7 +331,7 @@ class MonitoringListener:
         waiting, asked.waiting = asked.waiting, []
         for connection in waiting:
             if connection.request is not None and connection.out is None:
-                self._attempt(connection, lambda one: self._answered(one, answer))
+                self._attempt(connection, lambda served: self._answered(served, answer))
 
     # Responses.
 

@@ -45,7 +45,7 @@ LONGEST_SLICE = gauge(
 
 
 class QuestionKind(Enum):
-    """What a question asks for."""
+    """Kind of a question to the event loop."""
 
     PAGE = "page"
     """All metrics, as text."""

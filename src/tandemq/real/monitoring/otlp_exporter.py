@@ -60,7 +60,7 @@ LAST_PUSH = gauge(
 
 
 class PushOutcome(Enum):
-    """What became of a push."""
+    """Outcome of a push."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -109,7 +109,7 @@ class OtlpExporter:
         self._retries = self._rejected_points = 0
         self._accepted_s = 0.0
         self._state: tuple[PushOutcome, bool] | None = None
-        """What was logged last: an outcome, and whether points were rejected in it."""
+        """Last logged outcome, and whether points were rejected in it."""
         self._failed_since = 0
         self._answer: Answer | None = None
         self._answered = threading.Event()
@@ -265,7 +265,7 @@ class _TimedSocket:
 
 
 class _TimedReader(io.RawIOBase):
-    """What a timed socket receives."""
+    """Reader of the bytes that a timed socket receives."""
 
     def __init__(self, sock: _TimedSocket) -> None:
         """Take the socket."""
@@ -286,7 +286,7 @@ def _result_of(response: HTTPResponse, body: bytes) -> _Result:
     if status == 200:
         points, text = _partial_success(body)
         return _Result(PushOutcome.ACCEPTED, text, rejected_points=points)
-    text = f"HTTP {status} {_printable(response.reason)}{_said(response, body)}"
+    text = f"HTTP {status} {_printable(response.reason)}{_error_text(response, body)}"
     if status not in RETRYABLE:
         return _Result(PushOutcome.REJECTED, text)
     return _Result(PushOutcome.FAILED, text, _seconds(response.getheader("Retry-After", "")))
@@ -322,8 +322,8 @@ def _partial_success(body: bytes) -> tuple[int, str]:
     return (points, text) if points < 1 << 63 else (0, text)
 
 
-def _said(response: HTTPResponse, body: bytes) -> str:
-    """Return what a response says about an error, with ": " before it."""
+def _error_text(response: HTTPResponse, body: bytes) -> str:
+    """Return the error message in a response, with ": " before it; "" if it has none."""
     text = body.decode("utf-8", "replace")
     if CONTENT_TYPE in response.getheader("Content-Type", ""):
         try:
@@ -331,10 +331,10 @@ def _said(response: HTTPResponse, body: bytes) -> str:
         except ValueError:
             found = []
         text = found[0].decode("utf-8", "replace") if found and isinstance(found[0], bytes) else ""
-    said = _printable(text.strip())
-    return f": {said}" if said else ""
+    reason = _printable(text.strip())
+    return f": {reason}" if reason else ""
 
 
 def _printable(text: str) -> str:
     """Return a text of a peer as it may be logged."""
-    return "".join(one if one.isprintable() else " " for one in text[:_TEXT_CHARACTERS])
+    return "".join(character if character.isprintable() else " " for character in text[:_TEXT_CHARACTERS])

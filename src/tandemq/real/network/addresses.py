@@ -36,7 +36,7 @@ def own_ip(peer: str) -> str:
     host, _, port = peer.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
-        family, kind, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        family, kind, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
         with socket.socket(family, kind) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])

@@ -53,7 +53,7 @@ class Validity:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a log line says of a certificate."""
+    """The fields of a certificate that log lines show."""
 
     subject: str
     issuer: str
@@ -152,7 +152,7 @@ def _alternative_names(der: bytes, at: int, end: int) -> Iterator[str]:
 
 
 def _printable(text: str) -> str:
-    safe = "".join(one if one.isprintable() else "?" for one in text[:TEXT_MAX])
+    safe = "".join(character if character.isprintable() else "?" for character in text[:TEXT_MAX])
     return safe + "…" if len(text) > TEXT_MAX else safe
 
 

@@ -90,12 +90,12 @@ class RefusedCertificate:
     def _take(self, _connection: object, direction: str, version: int, _kind: int, message: int, data: bytes) -> None:
         if direction != "read" or message != CERTIFICATE or data[:1] != bytes((CERTIFICATE,)):
             return  # types of other things have the same number
-        at = _HEADER_BYTES
+        position = _HEADER_BYTES
         if version == ssl.TLSVersion.TLSv1_3:
-            at += 1 + int.from_bytes(data[at : at + 1])  # the context of the request
-        at += _LENGTH_BYTES  # of the list
-        size = int.from_bytes(data[at : at + _LENGTH_BYTES])
-        der = data[at + _LENGTH_BYTES : at + _LENGTH_BYTES + size]
+            position += 1 + int.from_bytes(data[position : position + 1])  # the context of the request
+        position += _LENGTH_BYTES  # of the list
+        size = int.from_bytes(data[position : position + _LENGTH_BYTES])
+        der = data[position + _LENGTH_BYTES : position + _LENGTH_BYTES + size]
         if der:
             self.text = describe(der)
 

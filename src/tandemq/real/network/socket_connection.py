@@ -98,7 +98,7 @@ class SocketConnection:
         return before - self.held
 
     def stop_sending(self, error: str) -> int:
-        """Discard the send queue, and receive only what has arrived; return by how much `held` has shrunk."""
+        """Discard the send queue, and receive only bytes that have arrived; return by how much `held` has shrunk."""
         self.send_error = error
         before = self.held
         self.out.clear()

@@ -266,7 +266,7 @@ class TlsLink:
         self.is_ready = False
         """Whether the handshake is done."""
         self.is_ended = False
-        """Whether the peer has said that it sends no more."""
+        """Whether the peer has announced the end of its data."""
         if not self._is_server:
             self._shake()
 
@@ -285,8 +285,8 @@ class TlsLink:
             return b""
         view = memoryview(data)
         pieces: list[bytes] = []
-        for at in range(0, len(view), FEED_BYTES):
-            part = view[at : at + FEED_BYTES]
+        for start in range(0, len(view), FEED_BYTES):
+            part = view[start : start + FEED_BYTES]
             if not self.is_ready:
                 self._check_handshake(part)  # what follows it in the same bytes does not count
             self._in.write(part)
@@ -329,8 +329,8 @@ class TlsLink:
                 self._encrypt_into(pieces, b"".join(small))
                 small, size = [], 0
                 view = memoryview(buffer)
-                for at in range(0, len(view), ENCRYPT_BYTES):
-                    self._encrypt_into(pieces, view[at : at + ENCRYPT_BYTES])
+                for start in range(0, len(view), ENCRYPT_BYTES):
+                    self._encrypt_into(pieces, view[start : start + ENCRYPT_BYTES])
                 continue
             small.append(buffer)
             size += len(buffer)

@@ -228,8 +228,8 @@ class CommitLog:
         stop = start + len(data)
         cuts = [start, *(roll for roll in rolls if start < roll < stop), stop]
         view = memoryview(data)
-        for first, last in zip(cuts, cuts[1:], strict=False):
-            self._segments.write(view[first - start : last - start], first)
+        for piece_start, piece_end in zip(cuts, cuts[1:], strict=False):
+            self._segments.write(view[piece_start - start : piece_end - start], piece_start)
 
     def _undo_write(self, start: int, data: Buffer) -> None:
         """Undo a failed write, on the device too: its records must not come back after a restart.

@@ -74,15 +74,15 @@ def restore_epoch_copies(disk: Disk, pairs: EpochTable) -> None:
 
 
 def common_end(ours: EpochTable, our_end: int, theirs: EpochTable, their_end: int) -> int | None:
-    """Return the log offset up to which two logs are the same; None if they have no epoch in common.
+    """Return the log offset up to which two logs are equal; None if the logs have no epoch in common.
 
     A table may name epochs that begin after the end of its log, if a power loss destroyed that part.
     """
     for position in range(len(theirs) - 1, -1, -1):
         pair = theirs[position]
         if pair in ours:
-            at = ours.index(pair)
-            our_stop = ours[at + 1][1] if at + 1 < len(ours) else our_end
+            own_position = ours.index(pair)
+            our_stop = ours[own_position + 1][1] if own_position + 1 < len(ours) else our_end
             their_stop = theirs[position + 1][1] if position + 1 < len(theirs) else their_end
             return min(our_stop, our_end, their_stop, their_end)
     return None

@@ -21,7 +21,7 @@ from tandemq.storage.log.recent_writes import RecentWrites
 BLOCK_BYTES = 1 << 18
 KEPT_BYTES_MAX = 128 << 20
 MAPPED_SHARE = 4
-"""What mapped files may count as memory of the process, in sizes of the cache; the page cache has it anyway."""
+"""Limit of mapped files counted as memory of the process, in sizes of the cache; the page cache holds them anyway."""
 SMALL_BYTES_MAX = BLOCK_BYTES // 32
 """Above this size the cost of a read is mostly the copy, which caching a block does not save."""
 SMALL_READS_MIN = 8
@@ -86,7 +86,7 @@ class RangeReader:
         self._file, self._file_end = None, 0
 
     def age(self) -> None:
-        """Have the engine ask again what the page cache has; to be called every second."""
+        """Have the engine query the page cache again; to be called every second."""
         self._sources.age()
 
     def forget_if_idle(self) -> None:
@@ -185,7 +185,7 @@ class RangeReader:
         return self._read_block(number) if is_joined else None
 
     def _account(self, size: int, read: int = 0) -> None:
-        """Count bytes that were requested, and those that the engine read for them."""
+        """Count the requested bytes, and the bytes that the engine read to return them."""
         self.bytes_answered += size
         self.bytes_read += read
         self._credit = min(CREDIT_MAX, self._credit + 2 * size - read)
@@ -199,26 +199,28 @@ class RangeReader:
         """
         found = self._from_one_block(ranges)
         blocks = self._blocks
-        at, count = len(found), len(ranges)
-        while at < count:
-            start, end = ranges[at]
+        index, count = len(found), len(ranges)
+        while index < count:
+            start, end = ranges[index]
             number = start // BLOCK_BYTES
-            block, stop = blocks.get(number), at + 1
+            block, stop = blocks.get(number), index + 1
             if block is None:
                 if stop < count and ranges[stop][1] - start <= 2 * (end - start + ranges[stop][1] - ranges[stop][0]):
-                    stop = self._merge(ranges, at)
-                block = self._block_for(number, ranges[stop - 1][1] - start, is_joined=stop > at + 1)
+                    stop = self._merge(ranges, index)
+                block = self._block_for(number, ranges[stop - 1][1] - start, is_joined=stop > index + 1)
                 if block is not None:
-                    stop = at + 1
+                    stop = index + 1
             position = start - number * BLOCK_BYTES
             if block is not None and position + end - start <= BLOCK_BYTES:
                 found.append(block[position : position + end - start])
-            elif stop == at + 1:
+            elif stop == index + 1:
                 found.append(self._read_exactly(start, end - start))
             else:
                 data = self._read_exactly(start, ranges[stop - 1][1] - start)
-                found += [data[first - start : last - start] for first, last in ranges[at:stop]]
-            at = stop
+                found += [
+                    data[range_start - start : range_end - start] for range_start, range_end in ranges[index:stop]
+                ]
+            index = stop
         self._account(sum(map(len, found)))
         return found
 
@@ -233,15 +235,15 @@ class RangeReader:
         found = [block[start - base : end - base] for start, end in ranges if base <= start < end <= base + BLOCK_BYTES]
         return found if len(found) == len(ranges) else []
 
-    def _merge(self, ranges: Sequence[tuple[int, int]], at: int) -> int:
-        """Return the index after the last range to read together with the one at `at`.
+    def _merge(self, ranges: Sequence[tuple[int, int]], index: int) -> int:
+        """Return the index after the last range to read together with the range at `index`.
 
         At least half of the bytes of such a read are requested ones.
         """
-        start, end = ranges[at]
+        start, end = ranges[index]
         needed = end - start
         file_end = start - start % self._log.segment_bytes + self._log.segment_bytes
-        for following in range(at + 1, len(ranges)):
+        for following in range(index + 1, len(ranges)):
             next_start, next_end = ranges[following]
             needed += next_end - next_start
             is_near = end <= next_start and next_end - start <= min(2 * needed, MERGED_BYTES_MAX)

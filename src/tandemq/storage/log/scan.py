@@ -45,7 +45,7 @@ class LogFault(NamedTuple):
 
 
 class DamagedRange(NamedTuple):
-    """Log offsets `[start, end)` of bytes that are not valid records, and what is wrong with them."""
+    """Log offsets `[start, end)` of bytes that are not valid records, and the reason."""
 
     start: int
     end: int
@@ -96,9 +96,9 @@ class Walker:
             if len(window) < BLANK_BYTES_MIN:
                 self.fault = "no more bytes"
                 return
-            at = 0
-            for record, at in self._window(window, base):
-                yield record, window, at
+            position = 0
+            for record, position in self._window(window, base):
+                yield record, window, position
             if self.fault is not None:
                 if not self._cut_off(window, self.position - base):
                     return
@@ -108,12 +108,12 @@ class Walker:
                         return
                 self.fault = None
 
-    def _cut_off(self, window: bytes, at: int) -> bool:
+    def _cut_off(self, window: bytes, position: int) -> bool:
         """Whether the last bytes of a window may be the beginning of a record that continues after it."""
-        left = len(window) - at
+        left = len(window) - position
         if left < RECORD_BYTES_MIN:
             return True
-        size, magic = peek(window, at)
+        size, magic = peek(window, position)
         return magic in (MAGIC_V1, MAGIC_V2) and left < size
 
     def _window(self, window: bytes, base: int) -> Iterator[tuple[Record, int]]:
@@ -218,23 +218,23 @@ def faults_within(read: Reader, start: int, end: int, segment_bytes: int) -> lis
 
 
 def _valid_in(window: bytes, base: int, read: Reader) -> int | None:
-    candidates = sorted(at - 4 for magic in _MAGICS for at in _all(window, magic) if at >= 4)
-    for at in candidates:
-        size, _ = peek(window, at)
-        stated = window[at + 28 : at + 36]
-        if size < RECORD_BYTES_MIN or (len(stated) == 8 and stated != (base + at).to_bytes(8)):
+    candidates = sorted(position - 4 for magic in _MAGICS for position in _all(window, magic) if position >= 4)
+    for position in candidates:
+        size, _ = peek(window, position)
+        stated = window[position + 28 : position + 36]
+        if size < RECORD_BYTES_MIN or (len(stated) == 8 and stated != (base + position).to_bytes(8)):
             continue
-        data, place = (window, at) if at + size <= len(window) else (read(base + at, size), 0)
+        data, place = (window, position) if position + size <= len(window) else (read(base + position, size), 0)
         record = parse_record(data, place, len(data))
-        if isinstance(record, str) or record.log_offset != base + at:
+        if isinstance(record, str) or record.log_offset != base + position:
             continue
         if record_fault(data, place, record.size, record.body_start, record.body_end, record.body_crc) is None:
-            return base + at
+            return base + position
     return None
 
 
 def _all(data: bytes, word: bytes) -> Iterator[int]:
-    at = data.find(word)
-    while at >= 0:
-        yield at
-        at = data.find(word, at + 1)
+    position = data.find(word)
+    while position >= 0:
+        yield position
+        position = data.find(word, position + 1)

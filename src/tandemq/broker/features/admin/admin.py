@@ -129,7 +129,7 @@ class AdminProcessor(Feature):
         return self._create_topics(link, command, _parse_list(command, "topicConfigList", TopicConfig), now)
 
     def _create_topics(self, link: Link, command: Command, wanted: list[TopicConfig], now: Now) -> Command:
-        """Create or change all of them, or none if one is invalid."""
+        """Create or change the topics, or none of them if one is invalid."""
         topics = self._topics
         for config in wanted:
             problem = self._topic_problem(config)
@@ -137,22 +137,22 @@ class AdminProcessor(Feature):
                 return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
             if config.attributes.get(f"+{MESSAGE_TYPE}") == MIXED and not self._current.config.mixed_message_type:
                 return command.answer(ResponseCode.INVALID_PARAMETER, remark=_MIXED_REMARK)
-        news: dict[str, TopicConfig] = {}
+        new_configs: dict[str, TopicConfig] = {}
         for config in wanted:
             known = topics.get(config.topic_name)
-            present = news.get(config.topic_name) or (known.config if known is not None else None)
+            present = new_configs.get(config.topic_name) or (known.config if known is not None else None)
             attributes = present.attributes if present is not None else {}
             after = msgspec.structs.replace(
                 config, attributes=changed(attributes, config.attributes, is_new=present is None)
             )
             if present != after:
-                news[config.topic_name] = after
-        full = topics.full(news.values())
+                new_configs[config.topic_name] = after
+        full = topics.full(new_configs.values())
         if full is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=full)
-        for config in news.values():
+        for config in new_configs.values():
             topics.put(config, now.wall_ms)
-        _log_written("topics", link, list(news.values()))
+        _log_written("topics", link, list(new_configs.values()))
         return command.answer(ResponseCode.SUCCESS)
 
     def _topic_problem(self, config: TopicConfig) -> str | None:
@@ -230,19 +230,19 @@ class AdminProcessor(Feature):
             problem = _group_problem(config)
             if problem is not None:
                 return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
-        news: dict[str, SubscriptionGroupConfig] = {}
+        new_configs: dict[str, SubscriptionGroupConfig] = {}
         for config in wanted:
-            present = news.get(config.group_name) or groups.table.get(config.group_name)
+            present = new_configs.get(config.group_name) or groups.table.get(config.group_name)
             attributes = present.attributes if present is not None else {}
             after = msgspec.structs.replace(
                 config,
                 attributes=changed(attributes, config.attributes, is_new=present is None, known=GROUP_ATTRIBUTES),
             )
             if present != after:
-                news[config.group_name] = after
-        for config in news.values():
+                new_configs[config.group_name] = after
+        for config in new_configs.values():
             groups.put(config, now.wall_ms)
-        _log_written("groups", link, list(news.values()))
+        _log_written("groups", link, list(new_configs.values()))
         return command.answer(ResponseCode.SUCCESS)
 
     def _on_delete_group(self, link: Link, command: Command, now: Now) -> Command | None:

@@ -37,11 +37,11 @@ class LevelProgress(NamedTuple):
 
     def settled(self, queue_offset: int) -> "LevelProgress":
         """Return the progress after the delivery of an entry that waited apart."""
-        return self._replace(waiting=tuple(one for one in self.waiting if one != queue_offset))
+        return self._replace(waiting=tuple(offset for offset in self.waiting if offset != queue_offset))
 
     def cut(self, end: int) -> "LevelProgress":
         """Return the progress in a queue that was truncated to `end`."""
-        return LevelProgress(min(self.offset, end), tuple(one for one in self.waiting if one < end))
+        return LevelProgress(min(self.offset, end), tuple(offset for offset in self.waiting if offset < end))
 
     def has_delivered(self, queue_offset: int) -> bool:
         """Return whether an entry is delivered."""
@@ -52,22 +52,25 @@ NOTHING = LevelProgress()
 Table = Mapping[int, LevelProgress]
 
 
-def delivered_by_either(one: LevelProgress, other: LevelProgress) -> LevelProgress:
+def delivered_by_either(first: LevelProgress, second: LevelProgress) -> LevelProgress:
     """Return the progress of a level at two members together: an entry counts if either has delivered it."""
     return LevelProgress(
-        max(one.offset, other.offset),
+        max(first.offset, second.offset),
         tuple(
-            at
-            for at in sorted({*one.waiting, *other.waiting})
-            if not (one.has_delivered(at) or other.has_delivered(at))
+            queue_offset
+            for queue_offset in sorted({*first.waiting, *second.waiting})
+            if not (first.has_delivered(queue_offset) or second.has_delivered(queue_offset))
         ),
     )
 
 
-def delivered_by_both(one: LevelProgress, other: LevelProgress) -> LevelProgress:
+def delivered_by_both(first: LevelProgress, second: LevelProgress) -> LevelProgress:
     """Return the common part of two states of a level: an entry counts only if both have it."""
-    offset = min(one.offset, other.offset)
-    return LevelProgress(offset, tuple(at for at in sorted({*one.waiting, *other.waiting}) if at < offset))
+    offset = min(first.offset, second.offset)
+    return LevelProgress(
+        offset,
+        tuple(queue_offset for queue_offset in sorted({*first.waiting, *second.waiting}) if queue_offset < offset),
+    )
 
 
 def progress_as_json(table: Table) -> dict[str, Any]:
@@ -103,7 +106,9 @@ def progress_in(raw: dict[str, Any]) -> dict[int, LevelProgress]:
     except (AttributeError, TypeError, ValueError, ProtocolError) as error:
         raise StoreDamaged(f"delay offsets: {error}") from error
     return {
-        level: LevelProgress(offset, tuple(at for at in waiting.get(level, ()) if 0 <= at < offset))
+        level: LevelProgress(
+            offset, tuple(queue_offset for queue_offset in waiting.get(level, ()) if 0 <= queue_offset < offset)
+        )
         for level, offset in offsets.items()
     }
 

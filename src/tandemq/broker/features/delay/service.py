@@ -140,19 +140,19 @@ class DelayedMessages(Feature):
         self._move(progress_in(raw))
 
     def advance(self, raw: dict[str, Any]) -> None:
-        """Count what another member has delivered as delivered; it is saved even if nothing changes.
+        """Add the deliveries of another member to the progress; save it even if nothing changes.
 
         Raises:
             StoreDamaged: it is not a table of progress.
         """
-        told = {
+        delivered = {
             level: delivered_by_either(theirs, self.progress.get(level, NOTHING))
             for level, theirs in progress_in(raw).items()
         }
-        self._move(self.progress | told)
+        self._move(self.progress | delivered)
 
     def _move(self, progress: dict[int, LevelProgress]) -> None:
-        """Set the progress. The deliveries it counts are in the log as it is now, though perhaps not on the device."""
+        """Set the progress; its deliveries are in the log, but perhaps not on the device yet."""
         before = {level: self.progress.get(level, NOTHING) for level in progress}
         self._undone.take_flushed()
         self._undone.note(before)
@@ -230,12 +230,13 @@ class DelayedMessages(Feature):
             if queue is None:
                 continue
             progress = self.progress.get(level, NOTHING)
-            at = next((one for one in progress.waiting if one >= queue.min_offset), None)
-            if at is None:
-                at = max(progress.offset, queue.min_offset)
-            if at < queue.max_offset:
-                found = self._store.record_of(queue, at)  # of a damaged entry: it lies behind the one before it
-                log_offset = found[0].log_offset if found is not None else queue.log_end_before(at)
+            queue_offset = next((waiting for waiting in progress.waiting if waiting >= queue.min_offset), None)
+            if queue_offset is None:
+                queue_offset = max(progress.offset, queue.min_offset)
+            if queue_offset < queue.max_offset:
+                # The record of a damaged entry lies behind the record of the entry before it.
+                found = self._store.record_of(queue, queue_offset)
+                log_offset = found[0].log_offset if found is not None else queue.log_end_before(queue_offset)
                 oldest = log_offset if oldest is None else min(oldest, log_offset)
         return oldest
 
@@ -271,45 +272,47 @@ class DelayedMessages(Feature):
         """Try the messages that wait apart; return their number."""
         progress = self.progress[level]
         tried = progress.waiting[:room]
-        for at in tried:
-            if at < queue.min_offset:
-                log.error("delay: level %d: the log with message %d, which waited in damage, is deleted", level, at)
+        for queue_offset in tried:
+            if queue_offset < queue.min_offset:
+                log.error(
+                    "delay: level %d: the log with message %d, which waited in damage, is deleted", level, queue_offset
+                )
             else:
-                outcome = self._deliver_one(queue, at, queue.entry(at), now)
+                outcome = self._deliver_one(queue, queue_offset, queue.entry(queue_offset), now)
                 if outcome is Outcome.REFUSED:
                     break
                 if outcome is Outcome.DAMAGED:
                     continue
-            progress = progress.settled(at)
+            progress = progress.settled(queue_offset)
         if progress != self.progress[level]:
             self._pending[level] = progress
         return len(tried)
 
     def _deliver_level(self, level: int, delay_ms: int, queue: ConsumeQueue, room: int, now: Now) -> int:
         progress = self._pending.get(level, self.progress.get(level, NOTHING))
-        start = at = max(progress.offset, queue.min_offset)
+        start = queue_offset = max(progress.offset, queue.min_offset)
         if start >= queue.max_offset:
             return 0
         packed = queue.read(start, min(room, queue.max_offset - start))
-        at = start + self._move_due(level, delay_ms, queue, start, packed, now)
-        for log_offset, size, due_ms in QUEUE_ENTRY.iter_unpack(packed[(at - start) * QUEUE_ENTRY_BYTES :]):
-            if size != PREFILL_SIZE and not self._is_due(level, delay_ms, at, due_ms, queue.max_offset, now):
+        queue_offset = start + self._move_due(level, delay_ms, queue, start, packed, now)
+        for log_offset, size, due_ms in QUEUE_ENTRY.iter_unpack(packed[(queue_offset - start) * QUEUE_ENTRY_BYTES :]):
+            if size != PREFILL_SIZE and not self._is_due(level, delay_ms, queue_offset, due_ms, queue.max_offset, now):
                 self._wait_ms = min(self._wait_ms, max(NEAR_MS, due_ms - now.wall_ms))
                 break
-            outcome = self._deliver_one(queue, at, Entry(log_offset, size, due_ms), now)
-            if outcome is Outcome.DAMAGED and self._waits_apart(level, at, progress, now):
-                progress = progress.put_apart(at)
+            outcome = self._deliver_one(queue, queue_offset, Entry(log_offset, size, due_ms), now)
+            if outcome is Outcome.DAMAGED and self._waits_apart(level, queue_offset, progress, now):
+                progress = progress.put_apart(queue_offset)
             elif outcome is not Outcome.DONE:
                 break
-            at += 1
+            queue_offset += 1
         else:  # the room ends here
-            self._is_behind = self._is_behind or start < at < queue.max_offset
-        if at > start:
-            self._pending[level] = progress.advanced(at)
-        return at - start
+            self._is_behind = self._is_behind or start < queue_offset < queue.max_offset
+        if queue_offset > start:
+            self._pending[level] = progress.advanced(queue_offset)
+        return queue_offset - start
 
     def _move_due(self, level: int, delay_ms: int, queue: ConsumeQueue, start: int, packed: bytes, now: Now) -> int:
-        """Deliver by the engine what is due and as a broker writes it; return the number of messages."""
+        """Deliver due messages of the usual form by the engine; return their number."""
         if self._damaged.is_known or self._doubted:
             return 0
         due = 0
@@ -409,14 +412,14 @@ class DelayedMessages(Feature):
         return now.mono_ms - noticed_ms >= delay_ms
 
     def committed(self, _now: Now) -> None:
-        """Count the deliveries of this turn: they are in the log."""
+        """Count the deliveries of this turn, which are in the log now."""
         if self._pending:
             self._move(self.progress | self._pending)
             self._pending.clear()
             self.version.counter += 1
 
     def failed(self) -> None:
-        """Take back the deliveries of this turn: they are not in the log, and are tried again."""
+        """Take back the deliveries of this turn, which are not in the log; they are tried again."""
         self._pending.clear()
         self._is_behind = False
 

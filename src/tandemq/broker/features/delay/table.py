@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class DelayTable(Table):
-    """What is delivered of each level; always copied whole."""
+    """Delivery progress of each level; always copied whole."""
 
     code = RequestCode.GET_ALL_DELAY_OFFSET
     kind = KIND_DELAYS

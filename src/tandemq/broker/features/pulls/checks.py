@@ -98,7 +98,7 @@ class PullChecks:
         return topic
 
     def check_allowed(self, fields: PullFields) -> None:
-        """Refuse a group what an operator has forbidden it to read, with or without an expression in the request.
+        """Refuse reads that an operator has forbidden a group, with or without an expression in the request.
 
         Raises:
             PullRefused: the topic is forbidden to the group.
@@ -177,7 +177,7 @@ class PullChecks:
         return MessageSelector(sql=found.compiled)
 
     def _check_kind(self, kind: str | None) -> None:
-        """Refuse what is no SQL92 expression, and all while the broker's setting refuses them."""
+        """Refuse filters that are not SQL92 expressions, and every filter while the broker's setting forbids them."""
         if not self._takes_sql:
             raise PullRefused(ResponseCode.SYSTEM_ERROR, unsupported_kind(kind))
         if kind != SQL_EXPRESSION:

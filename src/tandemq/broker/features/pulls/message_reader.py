@@ -273,18 +273,18 @@ class MessageReader:
         topic = topics.get(MAGIC_V1, b"")
         for first, last, data in zip(firsts, lasts, pieces, strict=True):
             start = starts[last]
-            at = start - starts[first]
-            size, magic, stated_queue_id, queue_offset, log_offset, body_bytes = head_of(data, at)
+            position = start - starts[first]
+            size, magic, stated_queue_id, queue_offset, log_offset, body_bytes = head_of(data, position)
             matches = (
                 log_offset == start
                 and queue_offset == queue_offsets[last]
                 and stated_queue_id == queue_id
                 and size == ends[last] - start
                 and magic == MAGIC_V1
-                and data.startswith(topic, at + body_at + body_bytes)
+                and data.startswith(topic, position + body_at + body_bytes)
             )  # the common case of `_is_record`, without the call
             if not matches and not _is_record(
-                data, at, queue_id, queue_offsets[last], start, ends[last] - start, topics
+                data, position, queue_id, queue_offsets[last], start, ends[last] - start, topics
             ):
                 return None
             if first != last and not _is_record(data, 0, queue_id, queue_offsets[first], starts[first], 0, topics):
@@ -336,7 +336,7 @@ def _stored_topics(topic: str) -> dict[int, bytes]:
 def _is_record(
     data: bytes, at: int, queue_id: int, queue_offset: int, log_offset: int, size: int, topics: dict[int, bytes]
 ) -> bool:
-    """Return whether the record at `at`, of any form, is the one of an entry. `size` 0: of any size."""
+    """Return whether a record of any form at a position in a buffer matches an entry; `size` 0: any size."""
     stated_size, magic, stated_queue_id, stated_offset, stated_log_offset, body_bytes = _head_of(data, at)
     topic = topics.get(magic)
     hosts = data[at + _FLAGS_LAST_AT] & _ANY_V6

@@ -109,7 +109,7 @@ class PullPath(Feature):
         """Queues whose held pulls are to be tried again: how many pulls, and whether they are answered in any case."""
         self._releases_left = RELEASED_PER_TURN_MAX
         self._shared: dict[_Range, Messages] | None = None
-        """What was read for woken pulls of one queue, for others at the same offset; None while none are answered."""
+        """Messages read for woken pulls of one queue, shared by pulls at the same offset; None at other times."""
         self.adopt_config(kernel.current.config)
         self.held = HeldPulls()
         self._unseen: dict[ConsumeQueue, None] = {}
@@ -179,7 +179,7 @@ class PullPath(Feature):
     def deadline_ms(self) -> int | None:
         """Return when a held or waiting pull is to be answered, monotonic ms."""
         times = self.held.next_ms(), self.waiting_ms()
-        return min([at for at in times if at is not None], default=None)
+        return min([time_ms for time_ms in times if time_ms is not None], default=None)
 
     def waiting_ms(self) -> int | None:
         """Return 0 if waiting pulls can be answered now; None if a turn is not needed before some connection drains."""
@@ -466,7 +466,7 @@ class PullPath(Feature):
             return end
         if queue.entry(end - 1).log_offset < limit:
             return end
-        return bisect_left(range(end), limit, start, end, key=lambda at: queue.entry(at).log_offset)
+        return bisect_left(range(end), limit, start, end, key=lambda queue_offset: queue.entry(queue_offset).log_offset)
 
     def _shows_all(self, queue: ConsumeQueue) -> bool:
         """Return whether all messages of a queue may be shown; False also while its entries cannot be read.
@@ -566,7 +566,7 @@ class PullPath(Feature):
 
 
 def _viewed_header(pull: PullRequest, view: AnswerView, answer: PullAnswer, status: str) -> tuple[bytes, int]:
-    """Return the header of an answer that is not shown as it is, and its form."""
+    """Return the header of an answer as a view shows it, and the form of the header."""
     shown = view.shown(answer, pull.queue.max_offset)
     fields = {
         "suggestWhichBrokerId": "0",

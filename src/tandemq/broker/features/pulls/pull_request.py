@@ -34,7 +34,7 @@ class PullRequest:
         self, link: int, opaque: int, fields: PullFields, selector: MessageSelector, queue: ConsumeQueue,
         group: SubscriptionGroupConfig, *, binary: bool, is_replica: bool = False,
     ) -> None:  # fmt: skip
-        """Keep what the answer needs.
+        """Keep the parts of the request that the answer needs.
 
         Args:
             link: connection to answer on.

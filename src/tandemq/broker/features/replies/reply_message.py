@@ -82,7 +82,7 @@ class _Pending(msgspec.Struct):
 
 
 class ReplyMessageProcessor(Feature):
-    """Take replies and pass them on."""
+    """Receive replies and pass them on to the requesting clients."""
 
     def __init__(self, kernel: Kernel) -> None:
         """Begin without replies."""

@@ -229,10 +229,10 @@ class EntryRepairs:
     def _rewrite(self, queue: ConsumeQueue, first: int, held: bytes, wanted: bytes) -> None:
         """Replace wrong entries of `held` by those of `wanted`, which the log has, from queue offset `first` on."""
         wrong = [
-            at
-            for at in range(0, len(held), QUEUE_ENTRY_BYTES)
-            if held[at : at + QUEUE_ENTRY_BYTES] != wanted[at : at + QUEUE_ENTRY_BYTES]
-            and not (queue.topic == SCHEDULE_TOPIC and _is_same_delay(held, wanted, at))
+            position
+            for position in range(0, len(held), QUEUE_ENTRY_BYTES)
+            if held[position : position + QUEUE_ENTRY_BYTES] != wanted[position : position + QUEUE_ENTRY_BYTES]
+            and not (queue.topic == SCHEDULE_TOPIC and _is_same_delay(held, wanted, position))
         ]
         if not wrong or not (len(wrong) < len(held) // QUEUE_ENTRY_BYTES or self._is_current(queue, first, wanted)):
             return
@@ -242,16 +242,16 @@ class EntryRepairs:
                 packed = b"".join(map(self._with_delay, QUEUE_ENTRY.iter_unpack(packed)))
             for file in queue.rewrite(first + start // QUEUE_ENTRY_BYTES, packed):
                 self._files[id(file)] = file
-        for at in wrong:
+        for position in wrong:
             self.rebuilt += 1
             self._log(
                 logging.WARNING,
                 "scrub: entry of topic=%s queue=%d offset=%d was %s, rebuilt from the log as %s",
                 queue.topic,
                 queue.queue_id,
-                first + at // QUEUE_ENTRY_BYTES,
-                QUEUE_ENTRY.unpack_from(held, at),
-                QUEUE_ENTRY.unpack_from(wanted, at),
+                first + position // QUEUE_ENTRY_BYTES,
+                QUEUE_ENTRY.unpack_from(held, position),
+                QUEUE_ENTRY.unpack_from(wanted, position),
             )
 
     def _is_current(self, queue: ConsumeQueue, first: int, wanted: bytes) -> bool:
@@ -321,16 +321,19 @@ def _away(start: int, limit: int) -> Iterable[int]:
         yield limit - sign
 
 
-def _is_same_delay(held: bytes, wanted: bytes, at: int) -> bool:
+def _is_same_delay(held: bytes, wanted: bytes, position: int) -> bool:
     """Whether two entries of the schedule topic name the same record; `wanted` has its store time as code."""
-    delay_ms = QUEUE_ENTRY.unpack_from(held, at)[2] - QUEUE_ENTRY.unpack_from(wanted, at)[2]
-    return held[at : at + _PLACE_BYTES] == wanted[at : at + _PLACE_BYTES] and 0 <= delay_ms <= DELAY_MAX_MS
+    delay_ms = QUEUE_ENTRY.unpack_from(held, position)[2] - QUEUE_ENTRY.unpack_from(wanted, position)[2]
+    return (
+        held[position : position + _PLACE_BYTES] == wanted[position : position + _PLACE_BYTES]
+        and 0 <= delay_ms <= DELAY_MAX_MS
+    )
 
 
-def _runs(places: list[int]) -> list[tuple[int, int]]:
+def _runs(positions: list[int]) -> list[tuple[int, int]]:
     """Join positions of adjacent entries to ranges."""
     runs: list[tuple[int, int]] = []
-    for at in places:
-        start = runs.pop()[0] if runs and runs[-1][1] == at else at
-        runs.append((start, at + QUEUE_ENTRY_BYTES))
+    for position in positions:
+        start = runs.pop()[0] if runs and runs[-1][1] == position else position
+        runs.append((start, position + QUEUE_ENTRY_BYTES))
     return runs

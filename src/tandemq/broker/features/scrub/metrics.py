@@ -42,7 +42,8 @@ class ScrubMetrics(Feature):
         yield single(SCRUB_PASS, scrubber.last_pass.ended_ms / 1000)
         yield single(SCRUB_BYTES, scrubber.current_pass.bytes)
         ranges = self._damages.ranges
-        lost, unread = sum(one.is_lost for one in ranges), sum(one.is_unread and not one.is_lost for one in ranges)
+        lost = sum(damage.is_lost for damage in ranges)
+        unread = sum(damage.is_unread and not damage.is_lost for damage in ranges)
         waits = len(ranges) - lost - unread
         yield Batch(DAMAGED, {("waits",): waits, ("lost",): lost, ("unread",): unread})
         yield single(REPAIRED, self._damages.repaired_total)

@@ -146,9 +146,9 @@ class Repairs:
             "behind": str(wanted.behind),
         }
 
-        def on_answer(answer: Command | None, at: Now) -> None:
+        def on_answer(answer: Command | None, now: Now) -> None:
             if self._attempt is attempt:
-                self._answered(wanted, answer, at)
+                self._answered(wanted, answer, now)
 
         self._members.call(
             attempt.asked.address,
@@ -160,13 +160,13 @@ class Repairs:
         )
 
     def _wanted(self, damage: Damage) -> Wanted:
-        """Return the range, and how much next to it in its file is not known to be damaged."""
+        """Return the damaged range and the sizes of the undamaged context before and behind it in its file."""
         store_log, segment = self._store.log, self._store.config.segment_bytes
         first = damage.start - damage.start % segment
-        others = [one for one in self._damages.ranges if one is not damage]
-        floor = max([first, store_log.start, *(one.end for one in others if one.end <= damage.start)])
+        others = [other for other in self._damages.ranges if other is not damage]
+        floor = max([first, store_log.start, *(other.end for other in others if other.end <= damage.start)])
         ceiling = min(
-            [first + segment, store_log.written_end, *(one.start for one in others if one.start >= damage.end)]
+            [first + segment, store_log.written_end, *(other.start for other in others if other.start >= damage.end)]
         )
         return Wanted(damage.start, damage.end, context_size(damage.start - floor), context_size(ceiling - damage.end))
 
@@ -224,7 +224,7 @@ class Repairs:
         self._start("weigh repair", work)
 
     def _foreign(self, wanted: Wanted, header: _RecordsHeader, generations: EpochTable) -> str:
-        """Return why the bytes of a replica do not belong to our history, "" if they do."""
+        """Return why the bytes of a replica do not belong to our history; "" if they belong to it."""
         config = self._current.config
         if (header.cluster, header.broker_name) != (config.cluster, config.broker_name):
             return f"it belongs to {header.cluster[:64]}/{header.broker_name[:64]}"

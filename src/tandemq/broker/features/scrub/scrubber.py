@@ -141,7 +141,7 @@ class Scrubber(Feature):
         except msgspec.ValidationError as error:
             log.warning("scrub: the saved state is dropped: config/%s: %s", FILE, error)
             kept = _Kept()
-        self.position, self.current_pass, self.last_pass = kept.position, kept.this, kept.last
+        self.position, self.current_pass, self.last_pass = kept.position, kept.current_pass, kept.last_pass
         self.entries.rebuilt = kept.corrected
         if self.damages.ranges:
             log.warning("scrub: %d damaged ranges of the log are known from before", len(self.damages.ranges))
@@ -149,8 +149,8 @@ class Scrubber(Feature):
         segment = self._store.config.segment_bytes
         for start, end, reason in self._store.damaged:
             cuts = [start, *range(start - start % segment + segment, end, segment), end]
-            for first, last in pairwise(cuts):  # a replica is asked file by file
-                self._note(first, last, reason, now)
+            for range_start, range_end in pairwise(cuts):  # a replica is asked file by file
+                self._note(range_start, range_end, reason, now)
 
     def as_json(self) -> dict[str, Any]:
         """Return the state as the file has it."""
@@ -243,7 +243,7 @@ class Scrubber(Feature):
             "scrubLastPassTimestamp": str(self.last_pass.ended_ms),
             "scrubLastPassBytes": str(self.last_pass.bytes),
             "scrubPosition": str(self.position),
-            "logDamagedRanges": ";".join(f"{one.start}-{one.end}" for one in ranges[:SHOWN_RANGES_MAX]),
+            "logDamagedRanges": ";".join(f"{damage.start}-{damage.end}" for damage in ranges[:SHOWN_RANGES_MAX]),
             "logDamagedRangesTotal": str(len(ranges)),
             "logRepairedRangesTotal": str(self.damages.repaired_total),
             "queueEntriesRebuiltTotal": str(self.entries.rebuilt),
@@ -396,7 +396,11 @@ class Scrubber(Feature):
 
     def _sound(self, start: int, end: int, now: Now) -> bool:
         """Remove damage in a range whose records verify, because the device can read them again. Returns if any was."""
-        known = [one for one in self.damages.ranges if start <= one.start < end and one is not self.repairs.under_way]
+        known = [
+            damage
+            for damage in self.damages.ranges
+            if start <= damage.start < end and damage is not self.repairs.under_way
+        ]
         for damage in known:
             sound_end = min(end, damage.end)
             log.info("scrub: log=[%d,%d) is sound after all", damage.start, sound_end)
@@ -440,8 +444,8 @@ class Scrubber(Feature):
 
     def settled(self, entries: list[Entries]) -> None:
         """Add the queue entries of records that are good again."""
-        for one in entries:
-            self.entries.compare(one, enters=True)
+        for record_entries in entries:
+            self.entries.compare(record_entries, enters=True)
         if self.entries.has_files:
             self._schedule.at(0, lambda now: self._plan(now.mono_ms, now))
 
@@ -450,6 +454,6 @@ class _Kept(msgspec.Struct, rename="camel"):
     """The state in the file, besides the ranges."""
 
     position: int = 0
-    this: Pass = msgspec.field(default_factory=Pass)
-    last: Pass = msgspec.field(default_factory=Pass)
+    current_pass: Pass = msgspec.field(default_factory=Pass, name="this")
+    last_pass: Pass = msgspec.field(default_factory=Pass, name="last")
     corrected: int = 0

@@ -54,8 +54,10 @@ class LogReader:
             return file.pread(size, offset - start)
         except DiskFailed:
             return b"".join(
-                self._page(file, at, min(PAGE_BYTES - at % PAGE_BYTES, offset - start + size - at))
-                for at in _page_starts(offset - start, size)
+                self._page(
+                    file, page_start, min(PAGE_BYTES - page_start % PAGE_BYTES, offset - start + size - page_start)
+                )
+                for page_start in _page_starts(offset - start, size)
             )
 
     def _page(self, file: File, position: int, size: int) -> bytes:
@@ -326,7 +328,7 @@ class WeighWork(NamedTuple):
             reader.close()
 
     def _beside_ours(self, reader: LogReader, pieces: list[Piece]) -> Weighed:
-        """Compare the records that verify here with the replica's; they are never overwritten."""
+        """Compare our valid records with the replica's; ours are never overwritten."""
         start, data = self.wanted.start, self.data
         walked = _walk(reader, start, self.wanted.end, len(data), self.segment_bytes)
         if walked.corrupt is None:

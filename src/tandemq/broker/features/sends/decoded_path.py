@@ -281,9 +281,9 @@ class DecodedPath:
         first = queue.next_offset
         placed = [self._store_part(link, fields, queue, part, shared, now) for part in parts]
         if out_ms is not None:
-            for one in placed:
-                state.note_timed(one, common, out_ms)
-        ids = ",".join([message_id(state.store_host, one.log_offset) for one in placed])
+            for message in placed:
+                state.note_timed(message, common, out_ms)
+        ids = ",".join([message_id(state.store_host, message.log_offset) for message in placed])
         end = placed[-1].log_offset + placed[-1].size
         return self._ack(command, ids, requested_id, first, common.get("UNIQ_KEY", ""), end, waits, len(parts))
 

@@ -92,15 +92,15 @@ class SendPath(Feature):
             timer_delay_max_ms=config.timer_delay_max_s * 1000,
         )
 
-    def take_ordinary(self, link: Link, data: bytes, at: int, now: Now) -> int:
-        """Accept the ordinary sends from `data[at]` on; return the position of the first other or incomplete frame.
+    def take_ordinary(self, link: Link, data: bytes, position: int, now: Now) -> int:
+        """Accept the ordinary sends from a position on; return that of the first other or incomplete frame.
 
         Ends of transactions count as such. They are kept, with those of all other connections, until `store_waiting`
         stores them together. The time of the turn is not looked at: it takes a microsecond per send.
         """
         puts = self._puts
         if not puts.admits_ordinary:
-            return at
+            return position
         if not self._engine.count:
             self._follow_trace_topic()
             log = self._store.log
@@ -112,7 +112,7 @@ class SendPath(Feature):
                 takes_halves=puts.half_refusal is None and not self._current.config.reject_transactions,
                 takes_ends=self._open_halves is not None and self._open_halves.may_end(),
             )
-        return self._engine.take(link.number, link.born_host, data, at)
+        return self._engine.take(link.number, link.born_host, data, position)
 
     def store_waiting(self) -> None:
         """Store the messages accepted since the last time, before anything else is stored."""

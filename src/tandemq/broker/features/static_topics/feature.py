@@ -9,7 +9,7 @@ from tandemq.broker.kernel.kernel import Kernel
 
 
 def build(kernel: Kernel) -> tuple[Feature, ...]:
-    """Build what serves logical queues."""
+    """Build the features that serve logical queues."""
     forwarding = Forwarding(kernel)
     cleaning = StaticTopicCleaning(kernel, forwarding)
     return StaticTopics(kernel, forwarding), StaticTopicProcessor(kernel, cleaning)

@@ -51,7 +51,7 @@ class Forwarding:
         self._addresses: dict[str, _Address] = {}
         """Masters by broker name."""
         self._waiting: dict[str, list[OnRoute]] = {}
-        """What waits for the route of a topic."""
+        """Callbacks that wait for the route of a topic, by topic."""
         self._in_flight = 0
 
     @property
@@ -71,13 +71,13 @@ class Forwarding:
             self._send(known.text, command, ended, now)
             return
 
-        def found(route: dict[str, Any] | None, at: Now) -> None:
+        def found(route: dict[str, Any] | None, now: Now) -> None:
             address = master_of(route, broker)
             if address is None:
-                ended(None, at)
+                ended(None, now)
             else:
-                self._addresses[broker] = _Address(address, at.mono_ms + ADDRESS_MS)
-                self._send(address, command, ended, at)
+                self._addresses[broker] = _Address(address, now.mono_ms + ADDRESS_MS)
+                self._send(address, command, ended, now)
 
         self.route(topic, found, now)
 
@@ -104,12 +104,12 @@ class Forwarding:
             self._routed(topic, None, now)
             return
 
-        def on_answer(answer: Command | None, at: Now) -> None:
+        def on_answer(answer: Command | None, now: Now) -> None:
             route = read_route(answer)
             if route is None:
-                self._ask(topic, servers[1:], at)
+                self._ask(topic, servers[1:], now)
             else:
-                self._routed(topic, route, at)
+                self._routed(topic, route, now)
 
         request = Command(Code.GET_ROUTEINFO_BY_TOPIC, fields={"topic": topic, "acceptStandardJsonOnly": "true"})
         self._peers.call(servers[0], request, FORWARD_TIMEOUT_MS, on_answer, self._turn.out, now)

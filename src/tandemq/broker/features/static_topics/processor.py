@@ -84,7 +84,7 @@ class _Request(NamedTuple):
 
 
 class _Reply:
-    """The response: returned to the dispatcher if it is there at once, else sent when it is."""
+    """The response to a request: returned to the dispatcher if it is known at once, else sent later."""
 
     def __init__(self, link: int, command: Command, links: Mapping[int, Link], turn: CurrentTurn) -> None:
         self._link = link
@@ -102,7 +102,7 @@ class _Reply:
             self._turn.out.send(self._link, encode_command(answer))
 
     def at_once(self) -> Command | None:
-        """Return the response if it was given; what follows is sent."""
+        """Return the response if it is known; a later response is sent."""
         self._is_late = True
         return self._answer
 
@@ -119,7 +119,7 @@ class StaticTopics(Feature):
         self._pulls = kernel.features.one(Pulls)
         self._forwarding = forwarding
         self._ordinary: dict[int, Handler] = {}
-        """What handles requests about this broker's own queues, by code."""
+        """Handlers of requests about this broker's own queues, by code."""
         self._links = kernel.links
         self._outbox = kernel.outbox
         self._turn = kernel.turn
@@ -174,7 +174,7 @@ class StaticTopics(Feature):
         return reply.at_once()
 
     def _take_physical(self, link: Link, command: Command, now: Now) -> Command | None:
-        """Handle a request about a queue of this broker, of one that leads the logical queue."""
+        """Handle a request of the leader of a logical queue about a segment of it in a queue of this broker."""
         if command.code in _SENDS:
             self._sends.take(link, command, now)
             return None
@@ -208,12 +208,13 @@ class StaticTopics(Feature):
             raise _Refused(ResponseCode.PULL_NOT_FOUND, "the offsets of this queue are not known yet")
         if fields.sys_flag & _COMMIT and fields.commit_offset >= 0 and self._turn.serving.takes_pulled_commits:
             self._commit_with_pull(request, fields, now)
-        view, start, last = SegmentView(queue, segment), segment.physical(fields.queue_offset), queue.end_of(segment)
-        if last is not None and start >= last:
+        view, start = SegmentView(queue, segment), segment.physical(fields.queue_offset)
+        segment_end = queue.end_of(segment)
+        if segment_end is not None and start >= segment_end:
             return _pull_answer(command, view.next_segment(), "NO_MATCHED_LOGIC_QUEUE")
-        most = (
-            fields.max_msg_nums if last is None else min(fields.max_msg_nums, last - max(start, segment.start_offset))
-        )
+        most = fields.max_msg_nums
+        if segment_end is not None:
+            most = min(most, segment_end - max(start, segment.start_offset))
         flags = fields.sys_flag & ~_COMMIT if view.is_leader else fields.sys_flag & ~(_COMMIT | _SUSPEND)
         physical = _changed(
             command,
@@ -268,11 +269,11 @@ class StaticTopics(Feature):
         segment = left[-1]
         shown = self._shown_offset(request, segment, reply)
 
-        def on_answer(answer: Command | None, at: Now) -> None:
+        def on_answer(answer: Command | None, now: Now) -> None:
             if answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:
-                self._query_from(request, left[:-1], reply, at)
+                self._query_from(request, left[:-1], reply, now)
             else:
-                shown(answer, at)
+                shown(answer, now)
 
         self._ask(request, segment, _changed(command, {"setZeroIfNotFound": "false"}), on_answer, now)
 
@@ -292,10 +293,10 @@ class StaticTopics(Feature):
     def _bound(self, request: _Request, reply: _Reply, now: Now) -> None:
         """Answer the first or the last offset of a logical queue."""
         placed = request.queue.placed()
-        at = 0 if request.command.code == Code.GET_MIN_OFFSET else -1
+        index = 0 if request.command.code == Code.GET_MIN_OFFSET else -1
         if not placed:
             raise _Refused(ResponseCode.SYSTEM_ERROR, "the offsets of this queue are not known yet")
-        self._ask(request, placed[at], request.command, self._shown_offset(request, placed[at], reply), now)
+        self._ask(request, placed[index], request.command, self._shown_offset(request, placed[index], reply), now)
 
     def _earliest(self, request: _Request, reply: _Reply, now: Now) -> None:
         command, segment = request.command, self._placed(request, 0)
@@ -321,20 +322,20 @@ class StaticTopics(Feature):
             self._ask(request, segment, command, shown, now)
             return
 
-        def on_end(answer: Command | None, at: Now) -> None:
+        def on_end(answer: Command | None, now: Now) -> None:
             end = _offset_in(answer)
             if end is None:
-                shown(answer, at)
+                shown(answer, now)
                 return
 
-            def on_found(found: Command | None, later: Now) -> None:
+            def on_found(found: Command | None, now: Now) -> None:
                 offset = _offset_in(found)
                 if offset is not None and offset >= end:
-                    self._search_from(request, left[1:], reply, later)
+                    self._search_from(request, left[1:], reply, now)
                 else:
-                    shown(found, later)
+                    shown(found, now)
 
-            self._ask(request, segment, command, on_found, at)
+            self._ask(request, segment, command, on_found, now)
 
         end_request = Command(Code.GET_MAX_OFFSET, fields={"topic": request.mapping.topic})
         self._ask(request, segment, end_request, on_end, now)
@@ -346,7 +347,7 @@ class StaticTopics(Feature):
         return segment
 
     def _shown_offset(self, request: _Request, segment: QueueSegment, reply: _Reply) -> _Then:
-        """Return what turns the response about a segment into that about its logical queue."""
+        """Return a callback that turns the response about a segment into one about its logical queue."""
         command = request.command
 
         def on_answer(answer: Command | None, _at: Now) -> None:
@@ -364,7 +365,7 @@ class StaticTopics(Feature):
     # One segment.
 
     def _ask(self, request: _Request, segment: QueueSegment, command: Command, then: _Then, now: Now) -> None:
-        """Have a request about a segment answered by this broker, or by the one that has it."""
+        """Have a request answered by the broker that has the segment: this or another one."""
         asked = _changed(command, {"queueId": str(segment.queue_id)})
         if segment.bname == request.mapping.bname:
             try:

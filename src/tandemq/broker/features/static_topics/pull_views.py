@@ -40,14 +40,14 @@ class SegmentView(NamedTuple):
         """See `AnswerView`."""
         queue, segment = self.queue, self.segment
         end = answer.end if self.is_leader else max(answer.end, written_end)
-        last = queue.end_of(segment)
-        if last is not None:
-            end = min(end, last)
+        segment_end = queue.end_of(segment)
+        if segment_end is not None:
+            end = min(end, segment_end)
         code, next_offset = answer.code, answer.next_offset
         if code in _ENDS and next_offset >= end and not self.is_leader and queue.following(segment) is not None:
             return self.next_segment()
-        if last is not None:
-            next_offset = min(next_offset, last)
+        if segment_end is not None:
+            next_offset = min(next_offset, segment_end)
         if code == _MOVED and not self.is_leader and segment is not queue.placed()[0]:
             code = _AGAIN
         return PullAnswer(

@@ -64,7 +64,7 @@ _Spans = dict[int, tuple[int, int]]
 
 
 class _GroupLag:
-    """Lag of one group in one topic as it was counted last, and what it was counted from.
+    """Lag of one group in one topic at the last count, and the inputs of that count.
 
     `since_ms` and `queueing_since_ms` are store times of the oldest messages not committed and not pulled, 0: none.
     """
@@ -126,7 +126,7 @@ class ConsumerMetrics(Feature):
         yield from self._collect_clients()
 
     def _collect_lags(self, now: Now) -> Iterator[Batch | None]:
-        """Yield the families of lag. What nothing has changed for is not counted again."""
+        """Yield the families of lag. Lags whose inputs have not changed are not counted again."""
         found: dict[Family, Values] = {family: {} for family in (LAG, LAG_MS, IN_FLIGHT, QUEUEING_MS, READY)}
         lags, lag_times, in_flight, queueing_times, ready = found.values()
         spans_by_topic: dict[str, _Spans] = {}

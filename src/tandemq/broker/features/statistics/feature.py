@@ -12,7 +12,7 @@ from tandemq.broker.kernel.kernel import Kernel
 
 
 def build(kernel: Kernel) -> tuple[Feature, ...]:
-    """Build the counters, and what shows them."""
+    """Build the counters, and the requests and metrics that show them."""
     stats = Stats(kernel)
     return (
         stats,

@@ -211,8 +211,8 @@ class Stats(Feature):
             if len(self.sizes) >= SERIES_MAX:
                 return
             counts = self.sizes[topic] = [0] * (len(SIZE_BOUNDS) + 1)
-        for at, found in Counter(map(partial(bisect_left, SIZE_BOUNDS), sizes)).items():
-            counts[at] += found * count // len(sizes)
+        for size_class, found in Counter(map(partial(bisect_left, SIZE_BOUNDS), sizes)).items():
+            counts[size_class] += found * count // len(sizes)
 
     def _count_gets(self) -> None:
         gets = 0
@@ -236,12 +236,12 @@ class Stats(Feature):
 
     def rates(self, field: str) -> Rates:
         """Return the rates of one of the totals, by its field name."""
-        last_ms, last = self._seconds[-1]
+        newest_ms, newest = self._seconds[-1]
         found: list[float] = []
         for span in RATE_SPANS_S:
-            first_ms, first = self._seconds[max(0, len(self._seconds) - 1 - span)]
-            elapsed_ms = last_ms - first_ms
-            grown = getattr(last, field) - getattr(first, field)
+            oldest_ms, oldest = self._seconds[max(0, len(self._seconds) - 1 - span)]
+            elapsed_ms = newest_ms - oldest_ms
+            grown = getattr(newest, field) - getattr(oldest, field)
             found.append(grown * 1000 / elapsed_ms if elapsed_ms else 0.0)
         return Rates(*found)
 

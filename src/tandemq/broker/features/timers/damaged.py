@@ -101,11 +101,11 @@ class DamagedTimers:
 
     @property
     def has_restored(self) -> bool:
-        """Whether messages or requests enter their slots with this turn, perhaps before others there."""
+        """Whether repaired messages or requests enter their slots with this turn, perhaps before later entries."""
         return bool(self._restored)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all damaged messages and delete requests."""
         self._held.clear()
         self._times.clear()
         self._requests.clear()
@@ -118,21 +118,21 @@ class DamagedTimers:
         self._unknown_ms = now.mono_ms
 
     def first_ms(self) -> int:
-        """Return the earliest time of those that waited for their repair before this turn, or do so from it on."""
-        return min([*self._times, *(one.out_ms for one in self._found.values())], default=1 << 62)
+        """Return the earliest time of the messages that wait for repair, including those found damaged in this turn."""
+        return min([*self._times, *(head.out_ms for head in self._found.values())], default=1 << 62)
 
     def may_have_message(self, out_ms: int) -> bool:
-        """Whether a message of a time may wait for its repair, with those found in this turn."""
+        """Return whether a message of a time may wait for repair, including those found damaged in this turn."""
         if 0 in self._times or out_ms in self._times:
             return True
-        return any(one.out_ms == out_ms for one in self._found.values())
+        return any(head.out_ms == out_ms for head in self._found.values())
 
     def may_have_requests(self, now: Now) -> bool:
-        """Whether a delete request for any message may wait for its repair, and not for a minute yet."""
+        """Return whether a record of less than DOUBT_MS ago is unreadable, perhaps a delete request for any message."""
         return 0 in self._times and now.mono_ms - self._unknown_ms < DOUBT_MS
 
     def to_try(self) -> list[int]:
-        """Return some of them, each in its turn."""
+        """Return some of the damaged messages to read again, in rotation."""
         found = list(self._held)[:TRIES] if self._held else []
         for queue_offset in found:
             self._held[queue_offset] = self._held.pop(queue_offset)
@@ -151,7 +151,7 @@ class DamagedTimers:
     def committed(self, table: PendingTimers) -> None:
         """Apply the changes of this turn."""
         self._held |= self._found
-        self._times.update(one.out_ms for one in self._found.values())
+        self._times.update(head.out_ms for head in self._found.values())
         for queue_offset in self._resolved:
             out_ms = self._held.pop(queue_offset).out_ms
             self._times[out_ms] -= 1
@@ -175,7 +175,7 @@ class DamagedTimers:
         """Whether one of the delete requests of a time could not be read, and waits for its repair still."""
         if not self._requests:
             return False
-        failing = next((one for one in requests if one in self._requests), None)
+        failing = next((request for request in requests if request in self._requests), None)
         return failing is not None and self.request(timers, failing, now).waits
 
     def request(self, timers: ConsumeQueue, queue_offset: int, now: Now) -> ReadTimer:
@@ -188,22 +188,22 @@ class DamagedTimers:
         return read
 
     def copies(self, timers: ConsumeQueue, messages: Sequence[int]) -> Iterator[TimedCopy | None]:
-        """Yield messages of which nothing is damaged, read together; None for those that `read` reads.
+        """Yield undamaged messages, read together; None for each message that only `read` can read.
 
         `messages`: queue offsets, lowest first.
         """
-        at = 0
-        while at < len(messages):
-            first, stop = messages[at], at + 1
-            while stop < len(messages) and stop - at < RUN_MESSAGES and messages[stop] == first + stop - at:
+        index = 0
+        while index < len(messages):
+            first, stop = messages[index], index + 1
+            while stop < len(messages) and stop - index < RUN_MESSAGES and messages[stop] == first + stop - index:
                 stop += 1
             found: list[TimedCopy | None] = []
             if not self._entries.is_known:
                 with suppress(StoreError):
-                    found += read_copies(self._store, first, timers.read(first, stop - at))
+                    found += read_copies(self._store, first, timers.read(first, stop - index))
             yield from found
-            yield from [None] * (stop - at - len(found))
-            at = stop
+            yield from [None] * (stop - index - len(found))
+            index = stop
 
     def read(self, timers: ConsumeQueue, queue_offset: int, now: Now, *, out_ms: int = 0, topic: str = "") -> ReadTimer:
         """Return a message; one that waits for its repair is held from the commit of this turn on.

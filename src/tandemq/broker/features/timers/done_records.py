@@ -17,7 +17,7 @@ OFFSETS_MAX = 4_096
 
 
 class TimerProgress(NamedTuple):
-    """What is over at a done record, besides the messages that records from `since` on name."""
+    """Messages that are over at a done record, besides those named by the records from `since` on."""
 
     before_ms: int
     """Messages of an earlier time whose queue offset is lower than `below` are over."""
@@ -25,7 +25,7 @@ class TimerProgress(NamedTuple):
     lowest: int
     """All messages with a lower queue offset are over."""
     since: int
-    """Queue offset of the first done record that names messages of which the other numbers do not say it."""
+    """Queue offset of the first done record that names messages which the fields above do not cover."""
     until_ms: int
     """Latest time of the messages that those records name."""
 

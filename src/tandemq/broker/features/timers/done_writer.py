@@ -43,7 +43,7 @@ class DoneWriter:
         self._must_write = loader.is_of_java or bool(loader.over)
 
     def forget(self) -> None:
-        """Forget what is left to be written: the broker is no master any more, or a new one."""
+        """Forget the records to be written: the broker has stopped being the master, or becomes it again."""
         self._unnamed, self._must_write, self._written = [], False, None
 
     @property

@@ -65,7 +65,7 @@ class TimedMessageMetrics(Feature):
         return (self.collect,)
 
     def collect(self, now: Now) -> Iterator[Batch | None]:
-        """Yield the batches; a slave, which does not read them, has none of what waits."""
+        """Yield the batches; none of the waiting messages on a slave, which does not read them."""
         timers, metrics = self._timers, self._timers.metrics
         yield Batch(ENQUEUED, {(topic, *LOCAL_DISK): count for topic, count in metrics.enqueued_total.items()})
         yield Batch(DEQUEUED, {(topic, *LOCAL_DISK): count for topic, count in metrics.dequeued_total.items()})
@@ -88,12 +88,12 @@ class TimedMessageMetrics(Feature):
         due, within = 0, dict.fromkeys(BOUNDS_S, 0)
         bounds_ms = [bound * 1_000 for bound in BOUNDS_S]
         for number, out_ms in enumerate(list(table.slots)):
-            count = table.at(out_ms)
+            count = table.count_at(out_ms)
             left_ms = out_ms + timers.precision_ms - now.wall_ms
             due += count if left_ms <= 0 else 0
-            at = bisect_left(bounds_ms, left_ms)
-            if left_ms > 0 and at < len(BOUNDS_S):
-                within[BOUNDS_S[at]] += count
+            bound_index = bisect_left(bounds_ms, left_ms)
+            if left_ms > 0 and bound_index < len(BOUNDS_S):
+                within[BOUNDS_S[bound_index]] += count
             if number % PAUSE_EVERY == 0:
                 yield None
         yield Batch(DEQUEUE_LAG, {LOCAL_DISK: due})

@@ -48,8 +48,8 @@ class _Unit(NamedTuple):
 
 
 class _SlotEnds(NamedTuple):
-    first: int
-    last: int
+    oldest: int
+    newest: int
     number: int
 
 
@@ -83,7 +83,7 @@ class _LogWriter:
         return position
 
     def flush(self) -> None:
-        """Write and sync what is left."""
+        """Write and sync the buffered bytes."""
         if not self._pending:
             return
         if self._file is None:
@@ -108,7 +108,7 @@ class JavaFiles:
         """As in the file, or being written; None: unknown."""
 
     def remove(self) -> None:
-        """Remove wheel and log, of a Java broker or of the last clean stop: they are no longer right."""
+        """Remove the wheel and log of a Java broker or of the last clean stop: they are out of date."""
         self._disk.remove(WHEEL)
         self._disk.remove(LOG)
 
@@ -161,7 +161,7 @@ class JavaFiles:
             position = writer.add(
                 _UNIT.pack(
                     _UNIT.size,
-                    slot.last if slot is not None else -1,
+                    slot.newest if slot is not None else -1,
                     unit.magic,
                     min(write_ms, unit.slot_ms),
                     max(0, unit.slot_ms - write_ms),
@@ -172,12 +172,12 @@ class JavaFiles:
                 )
             )
             change = -1 if unit.magic & _DELETE else 1
-            first, number = (slot.first, slot.number) if slot is not None else (position, 0)
+            first, number = (slot.oldest, slot.number) if slot is not None else (position, 0)
             ends[unit.slot_ms] = _SlotEnds(first, position, number + change)
         writer.flush()
         for slot_ms, slot in ends.items():
             number = slot_ms // precision_ms
-            wheel.pwrite(_SLOT.pack(number, slot.first, slot.last, slot.number, 0), number % SLOTS * _SLOT.size)
+            wheel.pwrite(_SLOT.pack(number, slot.oldest, slot.newest, slot.number, 0), number % SLOTS * _SLOT.size)
         wheel.datasync()
         return writer.position
 

@@ -110,18 +110,18 @@ class TimerLoader(LogReading):
         self.progress, self._copies_from = found
         self._adopt_java()
         first = max(self.progress.since, done.min_offset)
-        for at in range(first, done.max_offset):
-            record = _done_at(self._store, done, at)
+        for queue_offset in range(first, done.max_offset):
+            record = _done_at(self._store, done, queue_offset)
             if record is None:
-                before = done.entry(at - 1).log_offset if at > first else 0
+                before = done.entry(queue_offset - 1).log_offset if queue_offset > first else 0
                 self._copies_from = min(self._copies_from, before)
             else:
                 self._named.update([offset for offset in record.offsets if offset >= self.progress.lowest])
-            if at % SLICE_RECORDS == 0:
+            if queue_offset % SLICE_RECORDS == 0:
                 yield
 
     def _adopt_java(self) -> None:
-        """Take what a Java broker's file says as the progress, if it is ahead of ours everywhere."""
+        """Use the progress in a Java broker's file, if it is ahead of ours everywhere."""
         java, ours = self._java, self.progress
         if java is not None:
             before_ms = self._java_before_ms(java)
@@ -131,41 +131,41 @@ class TimerLoader(LogReading):
     # Messages.
 
     def _read_timers(self, timers: ConsumeQueue) -> Iterator[None]:
-        at = max(self.progress.lowest, timers.min_offset, self.table.seen)
-        while at < self._stop:
-            entries = timers.read(at, min(SLICE_RECORDS, self._stop - at))
+        queue_offset = max(self.progress.lowest, timers.min_offset, self.table.seen)
+        while queue_offset < self._stop:
+            entries = timers.read(queue_offset, min(SLICE_RECORDS, self._stop - queue_offset))
             if not entries:
                 return
-            for row in read_rows(self._store, at, entries):
-                self._read_one(timers, at, row)
-                at += 1
-                self.table.seen = at
-            if at < self._stop:
+            for row in read_rows(self._store, queue_offset, entries):
+                self._read_one(timers, queue_offset, row)
+                queue_offset += 1
+                self.table.seen = queue_offset
+            if queue_offset < self._stop:
                 yield
 
-    def _read_one(self, timers: ConsumeQueue, at: int, row: TimerRow | None) -> None:
+    def _read_one(self, timers: ConsumeQueue, queue_offset: int, row: TimerRow | None) -> None:
         try:
-            head = TimerHead(*row) if row is not None else read_head(self._store, timers, at)
+            head = TimerHead(*row) if row is not None else read_head(self._store, timers, queue_offset)
         except NoTimedMessage as error:
-            log.error("timers: offset %d of %s is ignored: %s", at, TIMER_TOPIC, error)
-            self.over.append(at)
+            log.error("timers: offset %d of %s is ignored: %s", queue_offset, TIMER_TOPIC, error)
+            self.over.append(queue_offset)
             return
-        if head is None and at in self._named:
+        if head is None and queue_offset in self._named:
             return
         if head is None:  # a repair may still enter the message of a hole
-            self.table.keep(at)
-            self.unread.add(at)
+            self.table.keep(queue_offset)
+            self.unread.add(queue_offset)
             return
         self._replace_origin(timers, head)
-        if at not in self._named and not self._is_over(at, head):
-            self.table.add(at, head.out_ms, head.topic, is_delete=head.is_delete)
+        if queue_offset not in self._named and not self._is_over(queue_offset, head):
+            self.table.add(queue_offset, head.out_ms, head.topic, is_delete=head.is_delete)
 
-    def _is_over(self, at: int, head: TimerHead) -> bool:
+    def _is_over(self, queue_offset: int, head: TimerHead) -> bool:
         progress, java = self.progress, self._java
-        if at < progress.below and head.out_ms < progress.before_ms:
+        if queue_offset < progress.below and head.out_ms < progress.before_ms:
             return True
-        if java is not None and at < java.queue_offset and head.out_ms < self._java_before_ms(java):
-            self._note_over(at, head)
+        if java is not None and queue_offset < java.queue_offset and head.out_ms < self._java_before_ms(java):
+            self._note_over(queue_offset, head)
             return True
         return False
 
@@ -180,24 +180,24 @@ class TimerLoader(LogReading):
             self._discard(self._by_key(timers, head), head)
 
     def _discard_origin(self, timers: ConsumeQueue, head: TimerHead) -> None:
-        at = self._offset_of(timers, head.origin)
-        if at is None and self.unread:
+        queue_offset = self._offset_of(timers, head.origin)
+        if queue_offset is None and self.unread:
             self.copied.add(head.origin)
-        self._discard(at, head)
+        self._discard(queue_offset, head)
 
-    def _discard(self, at: int | None, head: TimerHead) -> None:
-        if at is None:
+    def _discard(self, queue_offset: int | None, head: TimerHead) -> None:
+        if queue_offset is None:
             return
-        if at in self.unread:
-            self.unread.discard(at)
-            self.table.release(at)
-            self._note_over(at, head)
-        elif self.table.discard(at, head.out_ms):
+        if queue_offset in self.unread:
+            self.unread.discard(queue_offset)
+            self.table.release(queue_offset)
+            self._note_over(queue_offset, head)
+        elif self.table.discard(queue_offset, head.out_ms):
             self.table.count(head.topic, -1)
-            self._note_over(at, head)
+            self._note_over(queue_offset, head)
 
-    def _note_over(self, at: int, head: TimerHead) -> None:
-        self.over.append(at)
+    def _note_over(self, queue_offset: int, head: TimerHead) -> None:
+        self.over.append(queue_offset)
         self.over_until_ms = max(self.over_until_ms, head.out_ms)
 
     def _by_key(self, timers: ConsumeQueue, head: TimerHead) -> int | None:
@@ -218,8 +218,9 @@ class TimerLoader(LogReading):
 
     def _offset_of(self, timers: ConsumeQueue, log_offset: int) -> int | None:
         """Return the queue offset of the record of the wheel topic at a log offset; None if there is none."""
-        at = timers.first_at_or_after(log_offset, timers.min_offset, timers.max_offset)
-        return at if at < timers.max_offset and timers.entry(at).log_offset == log_offset else None
+        queue_offset = timers.first_at_or_after(log_offset, timers.min_offset, timers.max_offset)
+        is_there = queue_offset < timers.max_offset and timers.entry(queue_offset).log_offset == log_offset
+        return queue_offset if is_there else None
 
     # Copies in the log.
 
@@ -232,9 +233,9 @@ class TimerLoader(LogReading):
             if found is None:
                 yield
                 continue
-            record, window, at = found
+            record, window, position = found
             if record.topic != _TIMER_TOPIC and not record.sys_flag & TRANSACTION_MASK:
-                self._meet(timers, record, unpack_head(window, at).prepared_offset - 1)
+                self._meet(timers, record, unpack_head(window, position).prepared_offset - 1)
 
     def _first_copy(self, timers: ConsumeQueue) -> int:
         """Return the log offset from which the log has to be read."""
@@ -267,19 +268,19 @@ def _last_store_ms(store: Store) -> int:
     queues = [queue for queue in store.queues.values() if queue.max_offset > queue.min_offset]
     if not queues:
         return 1 << 62
-    queue = max(queues, key=lambda one: one.last_log_end)
+    queue = max(queues, key=lambda known: known.last_log_end)
     return store.stored_ms(queue, queue.max_offset - 1) or 1 << 62
 
 
 def last_done(store: Store, done: ConsumeQueue) -> tuple[TimerProgress, int] | None:
-    """Return what the last readable done record says, and its log offset; None if there is none."""
-    for at in range(done.max_offset - 1, done.min_offset - 1, -1):
-        record = _done_at(store, done, at)
+    """Return the progress in the last readable done record, and its log offset; None if there is none."""
+    for queue_offset in range(done.max_offset - 1, done.min_offset - 1, -1):
+        record = _done_at(store, done, queue_offset)
         if record is not None and record.progress is not None:
-            return record.progress, done.entry(at).log_offset
+            return record.progress, done.entry(queue_offset).log_offset
     return None
 
 
-def _done_at(store: Store, done: ConsumeQueue, at: int) -> DoneRecord | None:
-    message = read_message(store, done, at, "timers: done record")
+def _done_at(store: Store, done: ConsumeQueue, queue_offset: int) -> DoneRecord | None:
+    message = read_message(store, done, queue_offset, "timers: done record")
     return None if message is None else read_done(message.body, message.properties)

@@ -20,7 +20,7 @@ _SECOND_MS = 1_000
 
 
 class Delays:
-    """Numbers of delays by DELAY_BOUNDS_S, the last one for those above all, and their sum."""
+    """Counts of delays by DELAY_BOUNDS_S, the last for delays above all bounds, and the sum of the delays."""
 
     __slots__ = ("counts", "sum_s")
 
@@ -36,7 +36,7 @@ class Delays:
 
 
 class TimerMetrics(TopicCounts):
-    """The counts, as operators and Java brokers read them."""
+    """Counts of timed messages, in the form that operators and Java brokers read."""
 
     def __init__(self, saver: Saver, now: Now) -> None:
         """Begin without messages; the counts follow from the log."""

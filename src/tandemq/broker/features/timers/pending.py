@@ -81,7 +81,7 @@ class PendingTimers:
         """Return the number of messages and delete requests that wait."""
         return self._count
 
-    def at(self, out_ms: int) -> int:
+    def count_at(self, out_ms: int) -> int:
         """Return the number of messages and delete requests of one time."""
         return len(self.slots.get(out_ms, ()))
 
@@ -133,9 +133,9 @@ class PendingTimers:
         """Enter a message, which was counted as waiting, in its slot."""
         slot = self._slot(out_ms)
         offsets, topics = (slot.deletes, slot.delete_topics) if is_delete else (slot.messages, slot.message_topics)
-        at = bisect_left(offsets, queue_offset)
-        offsets.insert(at, queue_offset)
-        topics.insert(at, self._number(topic))
+        index = bisect_left(offsets, queue_offset)
+        offsets.insert(index, queue_offset)
+        topics.insert(index, self._number(topic))
 
     def _number(self, topic: str) -> int:
         """Return the number of a topic."""
@@ -187,10 +187,10 @@ class PendingTimers:
 
     def discard(self, queue_offset: int, out_ms: int) -> bool:
         """Remove a message that is over for another reason than its time; return whether it was waiting."""
-        slot, at = self.slots.get(out_ms), self._find(queue_offset, out_ms)
-        if slot is None or at is None:
+        slot, index = self.slots.get(out_ms), self._find(queue_offset, out_ms)
+        if slot is None or index is None:
             return False
-        del slot.messages[at], slot.message_topics[at]
+        del slot.messages[index], slot.message_topics[index]
         if not len(slot):
             del self.slots[out_ms]
         self.release(queue_offset)
@@ -200,8 +200,8 @@ class PendingTimers:
         slot = self.slots.get(out_ms)
         if slot is None:
             return None
-        at = bisect_left(slot.messages, queue_offset)
-        return at if at < len(slot.messages) and slot.messages[at] == queue_offset else None
+        index = bisect_left(slot.messages, queue_offset)
+        return index if index < len(slot.messages) and slot.messages[index] == queue_offset else None
 
     # Times.
 

@@ -140,18 +140,18 @@ class _Window(NamedTuple):
 
 
 def _windows(queue_offset: int, entries: bytes) -> Iterator[_Window]:
-    at, last = 0, len(entries) // QUEUE_ENTRY_BYTES
-    while at < last:
-        stop, start, end = at, 0, 0
-        for log_offset, size, _ in QUEUE_ENTRY.iter_unpack(entries[at * QUEUE_ENTRY_BYTES :]):
+    index, count = 0, len(entries) // QUEUE_ENTRY_BYTES
+    while index < count:
+        stop, start, end = index, 0, 0
+        for log_offset, size, _ in QUEUE_ENTRY.iter_unpack(entries[index * QUEUE_ENTRY_BYTES :]):
             is_next = 0 < size < PREFILL_SIZE and 0 <= log_offset - end <= GAP_BYTES_MAX
-            if stop > at and not (is_next and log_offset + size - start <= READ_BYTES_MAX):
+            if stop > index and not (is_next and log_offset + size - start <= READ_BYTES_MAX):
                 break
-            start = start if stop > at else log_offset
+            start = start if stop > index else log_offset
             end = log_offset + size
             stop += 1
-        yield _Window(queue_offset + at, entries[at * QUEUE_ENTRY_BYTES : stop * QUEUE_ENTRY_BYTES], start, end)
-        at = stop
+        yield _Window(queue_offset + index, entries[index * QUEUE_ENTRY_BYTES : stop * QUEUE_ENTRY_BYTES], start, end)
+        index = stop
 
 
 def _read(store: Store, window: _Window) -> bytes:
@@ -163,23 +163,23 @@ def _read(store: Store, window: _Window) -> bytes:
 
 
 def read_rows(store: Store, queue_offset: int, entries: bytes) -> Iterator[TimerRow | None]:
-    """Yield what the index needs of consecutive messages, read together; None for those that `read_head` reads.
+    """Yield the fields for the index of consecutive messages; None for each that only `read_head` can read.
 
     Raises:
         StoreError: they cannot be read.
     """
-    for one in _windows(queue_offset, entries):
-        yield from timer_heads(_read(store, one), one.start, one.entries, one.queue_offset, _TOPIC)
+    for window in _windows(queue_offset, entries):
+        yield from timer_heads(_read(store, window), window.start, window.entries, window.queue_offset, _TOPIC)
 
 
 def read_copies(store: Store, queue_offset: int, entries: bytes) -> Iterator[TimedCopy | None]:
-    """Yield consecutive messages, read together; None for those that `read_timed` reads.
+    """Yield consecutive messages, read together; None for each that only `read_timed` can read.
 
     Raises:
         StoreError: they cannot be read.
     """
-    for one in _windows(queue_offset, entries):
-        for row in timer_copies(_read(store, one), one.start, one.entries, one.queue_offset, _TOPIC):
+    for window in _windows(queue_offset, entries):
+        for row in timer_copies(_read(store, window), window.start, window.entries, window.queue_offset, _TOPIC):
             yield TimedCopy(TimerHead(*row[0]), *row[1:]) if row is not None else None
 
 

@@ -278,7 +278,7 @@ class TimedMessages(LogQueue[TimerLoader]):
         return entries[: len(sizes) * QUEUE_ENTRY_BYTES], sizes
 
     def _targets_of(self, timers: ConsumeQueue, out_ms: int, slot: Slot, now: Now) -> RecallTargets | None:
-        """Return what the delete requests of a time name; None if this turn cannot read them all."""
+        """Return the messages named by the delete requests of a time; None if this turn cannot read them all."""
         found = self._targets
         if found is None or found.out_ms != out_ms or found.read > len(slot.deletes):
             found = self._targets = RecallTargets(out_ms)
@@ -421,7 +421,7 @@ class TimedMessages(LogQueue[TimerLoader]):
         return min(first, self.damaged.first_ms(), self._write_ms(now))
 
     def committed(self, now: Now) -> None:
-        """Apply what this turn appended: it is in the log."""
+        """Apply the records appended in this turn, which are in the log now."""
         timed = self._puts.take_timed()
         if timed:
             self.metrics.enqueued(timed, now)
@@ -461,7 +461,7 @@ class TimedMessages(LogQueue[TimerLoader]):
         self.damaged.committed(table)
 
     def failed(self) -> None:
-        """Forget what this turn appended: it is not in the log."""
+        """Forget the records appended in this turn, which are not in the log."""
         self._puts.take_timed()
         for task, _ in self._turn.rolled:
             if self.table is not None:

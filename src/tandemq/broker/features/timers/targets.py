@@ -1,4 +1,4 @@
-"""What the delete requests of one time name: messages of their own topic, by their unique keys."""
+"""Messages that the delete requests of one time name, by topic and unique key."""
 
 from tandemq.broker.features.timers.records import TimerHead
 
@@ -24,7 +24,7 @@ class RecallTargets:
         return bool(self._named)
 
     def has(self, head: TimerHead) -> bool:
-        """Whether one of them names a message."""
+        """Return whether a delete request names a message."""
         if not self._named or not head.key:
             return False
         # Before 5.3.2 a request had the key alone.

@@ -38,7 +38,7 @@ class TransactionFamilies(Feature):
         return (self.collect,)
 
     def collect(self, _now: Now) -> Iterator[Batch | None]:
-        """Yield the batches; a slave, which does not read them, has none of what is open."""
+        """Yield the batches; none of the open transactions on a slave, which does not read them."""
         transactions, metrics = self._transactions, self._transactions.metrics
         if transactions.table is not None:
             yield Batch(HALF, {(topic,): count for topic, count in metrics.by_topic().items()})

@@ -8,6 +8,6 @@ from tandemq.broker.kernel.kernel import Kernel
 
 
 def build(kernel: Kernel) -> tuple[Feature, ...]:
-    """Build what belongs to transactions."""
+    """Build the service of transactions, its requests and its metrics."""
     transactions = Transactions(kernel)
     return transactions, TransactionProcessor(kernel, transactions), TransactionFamilies(transactions)

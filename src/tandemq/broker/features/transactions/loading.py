@@ -61,11 +61,11 @@ class TransactionLoader(LogReading):
         halves, ops = self._store.queues.get((HALF_TOPIC, 0)), self._store.queues.get((OP_HALF_TOPIC, 0))
         if halves is None:
             return
-        last = self._last_op(ops)
-        start = self._start(halves, ops, last.progress if last is not None else None)
+        last_op = self._last_op(ops)
+        start = self._start(halves, ops, last_op.progress if last_op is not None else None)
         if ops is not None:
             yield from self._read_ops(ops, halves, start)
-        is_ours = last is not None and last.progress is not None
+        is_ours = last_op is not None and last_op.progress is not None
         newest: dict[tuple[str, int], int] = {}
         yield from self._read_halves(halves, start.half, newest, is_ours=is_ours)
         if self.table.entries:
@@ -92,20 +92,20 @@ class TransactionLoader(LogReading):
         return Progress(max(progress.half, halves.min_offset), max(progress.op, op_min))
 
     def _read_ops(self, ops: ConsumeQueue, halves: ConsumeQueue, start: Progress) -> Iterator[None]:
-        for at in range(start.op, ops.max_offset):
-            found = self._op(ops, at)
+        for queue_offset in range(start.op, ops.max_offset):
+            found = self._op(ops, queue_offset)
             if found is None:
                 self._has_gaps = True
             elif found.offsets:
                 if found.progress is None:
-                    self._drop_unfounded(found.offsets, halves, ops.entry(at).log_offset, at)
+                    self._drop_unfounded(found.offsets, halves, ops.entry(queue_offset).log_offset, queue_offset)
                 over = self._copied if found.is_copied else self._ended
                 over.update([offset for offset in found.offsets if offset >= start.half])
-                self.ops.append(Progress(max(found.offsets, default=0), at))
-            if at % SLICE_RECORDS == 0:
+                self.ops.append(Progress(max(found.offsets, default=0), queue_offset))
+            if queue_offset % SLICE_RECORDS == 0:
                 yield
 
-    def _drop_unfounded(self, offsets: list[int], halves: ConsumeQueue, log_offset: int, at: int) -> None:
+    def _drop_unfounded(self, offsets: list[int], halves: ConsumeQueue, log_offset: int, queue_offset: int) -> None:
         """Drop offsets of half messages that are not before another broker's op record: they would end later ones."""
         founded = [
             offset
@@ -116,7 +116,7 @@ class TransactionLoader(LogReading):
         if len(founded) < len(offsets):
             log.error(
                 "transactions: op record %d names %d half messages that are not before it; they stay open",
-                at,
+                queue_offset,
                 len(offsets) - len(founded),
             )
             offsets[:] = founded
@@ -138,44 +138,44 @@ class TransactionLoader(LogReading):
             newest: queue offset of the newest copy, by unique key and born time; it grows.
             is_ours: whether the last op record is TandemQ's.
         """
-        at = start
-        while at < halves.max_offset:
-            if at not in self._ended and at not in self._copied:
-                self._add(halves, at, newest)
-            elif not is_ours and at in self._ended:
-                self._end_older(halves, at, newest)
-            at += 1
-            if at % SLICE_RECORDS == 0:
+        queue_offset = start
+        while queue_offset < halves.max_offset:
+            if queue_offset not in self._ended and queue_offset not in self._copied:
+                self._add(halves, queue_offset, newest)
+            elif not is_ours and queue_offset in self._ended:
+                self._end_older(halves, queue_offset, newest)
+            queue_offset += 1
+            if queue_offset % SLICE_RECORDS == 0:
                 yield
 
-    def _add(self, halves: ConsumeQueue, at: int, newest: dict[tuple[str, int], int]) -> None:
-        """Add an open half message; if it is a copy of another one, in its place."""
+    def _add(self, halves: ConsumeQueue, queue_offset: int, newest: dict[tuple[str, int], int]) -> None:
+        """Add an open half message; a copy takes the place of its original."""
         try:
-            half = read_half(self._store, halves, at)
+            half = read_half(self._store, halves, queue_offset)
         except ProtocolError as error:
-            log.error("transactions: half message %d cannot be read: %s", at, error)
+            log.error("transactions: half message %d cannot be read: %s", queue_offset, error)
             half = None
         if half is None:
-            self.table.add(at, HalfEntry(halves.entry(at).log_offset, ""))
+            self.table.add(queue_offset, HalfEntry(halves.entry(queue_offset).log_offset, ""))
             return
         first = half.message.properties.get(FIRST_OFFSET, "")
         if first.isdecimal() and len(first) < 19 and int(first) in self._ended:
             return
-        entry = HalfEntry(half.message.log_offset, half.topic, halves.entry(at).size)
+        entry = HalfEntry(half.message.log_offset, half.topic, halves.entry(queue_offset).size)
         key = (half.unique_key, half.message.born_ms)
         older = newest.get(key) if half.unique_key else None
         if older is not None and older in self.table.entries:
-            self.table.copied(older, at, entry)
+            self.table.copied(older, queue_offset, entry)
             self.replaced.append(older)
         else:
-            self.table.add(at, entry)
-        newest[key] = at
+            self.table.add(queue_offset, entry)
+        newest[key] = queue_offset
 
-    def _end_older(self, halves: ConsumeQueue, at: int, newest: dict[tuple[str, int], int]) -> None:
+    def _end_older(self, halves: ConsumeQueue, queue_offset: int, newest: dict[tuple[str, int], int]) -> None:
         try:
-            half = read_half(self._store, halves, at)
+            half = read_half(self._store, halves, queue_offset)
         except ProtocolError as error:
-            log.error("transactions: half message %d cannot be read: %s", at, error)
+            log.error("transactions: half message %d cannot be read: %s", queue_offset, error)
             return
         older = None if half is None else newest.pop((half.unique_key, half.message.born_ms), None)
         if half is not None and half.unique_key and older is not None:
@@ -191,14 +191,14 @@ class TransactionLoader(LogReading):
             behind = ops.max_offset - (1 if is_ours else OPS_BACK)
             if behind >= ops.min_offset:
                 position = max(position, ops.entry(behind).log_offset)
-        by_log_offset = {entry.log_offset: at for at, entry in self.table.entries.items()}
+        by_log_offset = {entry.log_offset: queue_offset for queue_offset, entry in self.table.entries.items()}
         for met in self._records(position, self._store.log.written_end, SLICE_RECORDS):
             if met is None:
                 yield
                 continue
-            record, window, at = met
+            record, window, position = met
             if record.sys_flag & TRANSACTION_MASK == _COMMIT:
-                head = unpack_head(window, at)
+                head = unpack_head(window, position)
                 found = by_log_offset.get(head.prepared_offset)
                 # What a consumer sent back has the mark too, and 0 as its prepared offset.
                 if found is not None and not (head.reconsume_times and not head.prepared_offset):

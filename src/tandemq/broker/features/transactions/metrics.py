@@ -21,7 +21,7 @@ class _Ended(NamedTuple):
 
 
 class CommitAges:
-    """Ages of transactions at their commit, by AGE_BOUNDS_S, the last one for those above all, and their sum."""
+    """Counts of ages at commit by AGE_BOUNDS_S, the last for ages above all bounds, and the sum of the ages."""
 
     __slots__ = ("counts", "sum_s")
 
@@ -37,7 +37,7 @@ class CommitAges:
 
 
 class TransactionMetrics(TopicCounts):
-    """The counts, as operators and Java brokers read them."""
+    """Counts of transactions, in the form that operators and Java brokers read."""
 
     def __init__(self, kernel: Kernel) -> None:
         """Begin without transactions; the counts follow from the log."""
@@ -64,7 +64,7 @@ class TransactionMetrics(TopicCounts):
         self._ended.append(_Ended(topic, None))
 
     def count_ended(self) -> None:
-        """Count what this turn has ended: it is in the log."""
+        """Count the transactions ended in this turn, which are in the log now."""
         for topic, age_s in self._ended:
             if age_s is None:
                 self.rollbacks[topic] = self.rollbacks.get(topic, 0) + 1
@@ -76,5 +76,5 @@ class TransactionMetrics(TopicCounts):
         self._ended.clear()
 
     def forget_ended(self) -> None:
-        """Forget what this turn has ended: it is not in the log."""
+        """Forget the transactions ended in this turn, which are not in the log."""
         self._ended.clear()

@@ -58,8 +58,8 @@ class OpenTransactions:
         self.add(copy, entry)
         older = [*self._older.pop(queue_offset, ()), queue_offset]
         self._older[copy] = older
-        for one in older:
-            self._newest[one] = copy
+        for replaced in older:
+            self._newest[replaced] = copy
 
     def end(self, queue_offset: int, *, is_given_up: bool = False) -> None:
         """Note that a transaction is over, by the queue offset of its newest copy."""
@@ -69,12 +69,12 @@ class OpenTransactions:
             self._over[queue_offset] = ()
         else:
             copies = self._over.get(queue_offset) or (*(older or ()), queue_offset)
-            for one in copies:
-                self._newest.pop(one, None)
-                self._over[one] = copies if is_given_up else ()
+            for ended in copies:
+                self._newest.pop(ended, None)
+                self._over[ended] = copies if is_given_up else ()
         if len(self._over) > ENDED_MAX + _FORGOTTEN_AT_ONCE:
-            for one in list(islice(self._over, len(self._over) - ENDED_MAX)):
-                del self._over[one]
+            for forgotten in list(islice(self._over, len(self._over) - ENDED_MAX)):
+                del self._over[forgotten]
 
     def _remove(self, queue_offset: int) -> None:
         entry = self.entries.pop(queue_offset, None)
@@ -92,8 +92,8 @@ class OpenTransactions:
 
     def forget_given_up(self, queue_offset: int) -> None:
         """Forget a transaction that was given up: it is resumed as another half message."""
-        for one in self._over.get(queue_offset, ()):
-            del self._over[one]
+        for copy in self._over.get(queue_offset, ()):
+            del self._over[copy]
 
     def first(self, end: int) -> int:
         """Return the queue offset of the oldest open half message; `end`: the result if none is open."""

@@ -201,7 +201,7 @@ class TransactionProcessor(Feature):
 
 
 def _names(half: HalfMessage, fields: EndTransactionFields) -> bool:
-    """Whether a request names the message by one of its ids; those of other clients may be any text.
+    """Return whether a request names the message by one of its ids; ids of other clients may be any text.
 
     After a failover another half message can lie at the same offsets.
     """

@@ -84,7 +84,7 @@ class Transactions(LogQueue[TransactionLoader]):
         self._ended: dict[int, bool] = {}
         """Ends of this turn: queue offset of the newest copy, and whether the transaction was given up."""
         self._unnoted: list[int] = []
-        """Those without op record yet."""
+        """Queue offsets of the ends without op record yet."""
         self._of_no_topic: set[str] = set()
         """Topics of ends of this turn that do not exist."""
         self._copies: list[_Copy] = []
@@ -182,7 +182,7 @@ class Transactions(LogQueue[TransactionLoader]):
             self._write_op(copied[start : start + OP_OFFSETS_MAX], now, is_copied=True)
 
     def committed(self, now: Now) -> None:
-        """Apply what this turn appended: it is in the log."""
+        """Apply the records appended in this turn, which are in the log now."""
         halves = self._puts.take_halves()
         self.metrics.count_ended()
         table = self.table
@@ -209,7 +209,7 @@ class Transactions(LogQueue[TransactionLoader]):
         self._clear_turn()
 
     def failed(self) -> None:
-        """Forget what this turn appended: it is not in the log."""
+        """Forget the records appended in this turn, which are not in the log."""
         self._puts.take_halves()
         self.metrics.forget_ended()
         self._clear_turn()
@@ -306,12 +306,16 @@ class Transactions(LogQueue[TransactionLoader]):
         self._written_ops.append(Progress(max(offsets), stored.queue_offset))
 
     def _progress(self, next_op: int) -> Progress:
-        """Return from where a reader needs the queues, with what this turn has appended so far."""
+        """Return the queue offsets from which on a reader needs the queues, with this turn's records so far."""
         assert self.table is not None, "only a master with a table writes op records"
         copied = {copy.queue_offset for copy in self._copies}
-        left = (at for at in self.table.entries if at not in self._ended and at not in copied)
+        left = (
+            queue_offset
+            for queue_offset in self.table.entries
+            if queue_offset not in self._ended and queue_offset not in copied
+        )
         half = next(left, self._halves_end())
-        ops = (one.op for one in chain(self._ops, self._written_ops) if one.half >= half)
+        ops = (progress.op for progress in chain(self._ops, self._written_ops) if progress.half >= half)
         return Progress(half, next(ops, next_op))
 
     def _halves_end(self) -> int:
@@ -333,7 +337,8 @@ class Transactions(LogQueue[TransactionLoader]):
         if len(pairs) % 2:
             pairs.append(pairs[-1])
         self._ops = deque(
-            Progress(max(one.half, two.half), one.op) for one, two in zip(pairs[::2], pairs[1::2], strict=True)
+            Progress(max(first.half, second.half), first.op)
+            for first, second in zip(pairs[::2], pairs[1::2], strict=True)
         )
 
     # Checks.
@@ -370,7 +375,7 @@ class Transactions(LogQueue[TransactionLoader]):
         self._is_behind = bool(self._due)
 
     def _check_one(self, queue_offset: int, half: HalfMessage, now: Now) -> bool:
-        """Check a half message if that is due; False if those behind it are not due either."""
+        """Check a half message if that is due; return False if no later half message is due either."""
         config, message = self._current.config, half.message
         age_ms, timeout_ms = now.wall_ms - message.born_ms, config.transaction_timeout_ms
         if half.check_times >= config.transaction_checks_max or age_ms > config.reserved_hours * HOUR_MS:
@@ -459,9 +464,9 @@ class Transactions(LogQueue[TransactionLoader]):
         if not members:
             self._asked.pop(group, None)
             return None
-        at = self._asked[group] = (self._asked.get(group, -1) + 1) % len(members)
-        turns = members[at:] + members[:at]
-        return next((one for one in turns if self._outbox.backlog(one.link) <= BACKLOG_BYTES_MAX), turns[0])
+        turn = self._asked[group] = (self._asked.get(group, -1) + 1) % len(members)
+        turns = members[turn:] + members[:turn]
+        return next((member for member in turns if self._outbox.backlog(member.link) <= BACKLOG_BYTES_MAX), turns[0])
 
     # Progress.
 

@@ -1,1 +1,1 @@
-"""What a message of a special kind is: half messages, timed messages, and why one is refused."""
+"""Messages of special kinds: half messages, timed messages, and the reasons to refuse them."""

@@ -16,7 +16,7 @@ class SendRefused(Exception):
 
 
 def check_room(properties: dict[str, str], added_bytes: int, kind: str) -> None:
-    """Refuse a message whose properties leave no room for those that a broker adds to such ones later.
+    """Refuse a message whose properties leave no room for the properties that a broker adds later.
 
     Args:
         properties: of the message.

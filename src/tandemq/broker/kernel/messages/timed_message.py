@@ -38,11 +38,11 @@ def rounded_down(time_ms: int, precision_ms: int) -> int:
 
 def precision_ms(config: BrokerConfig) -> int:
     """Return the precision in force: the setting, or the next lower one that is possible."""
-    return next((one for one in PRECISIONS_MS if one <= config.timer_precision_ms), PRECISIONS_MS[-1])
+    return next((precision for precision in PRECISIONS_MS if precision <= config.timer_precision_ms), PRECISIONS_MS[-1])
 
 
 def requested_time(properties: dict[str, str], config: BrokerConfig, wall_ms: int) -> int | None:
-    """Return TIMER_OUT_MS of a send; None if it is an ordinary message, as one whose time has come.
+    """Return the delivery time, TIMER_OUT_MS, of a send; None for an ordinary one, or if that time has come.
 
     A delay level takes precedence: it removes the times from the properties.
 
