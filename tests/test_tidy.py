@@ -537,8 +537,8 @@ def test_features_of_a_broker_know_its_kernel_and_not_each_other() -> None:
 
 def wide_constructors(tree: ast.Module, most: int) -> Complaints:
     """Yield classes whose constructors take more than a number of arguments: their part of the house is cut wrongly."""
-    for holder in ast.walk(tree):
-        for method in holder.body if isinstance(holder, ast.ClassDef) else ():
+    for holder in [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]:
+        for method in holder.body:
             if isinstance(method, ast.FunctionDef) and method.name == "__init__":
                 count = len(method.args.args) + len(method.args.kwonlyargs) - 1
                 if count > most:
