@@ -106,10 +106,10 @@ def add_progress(known: dict[str, Any], progress: Mapping[str, Any]) -> None:
         "rows": rows,
         "rowsPerSecond": progress.get("processedRowsPerSecond") or 0.0,
         "watermarkMs": None if watermark is None else max(0, _ms(watermark)),
-        "stateRows": sum(one.get("numRowsTotal", 0) for one in progress.get("stateOperators", ())),
-        "stateBytes": sum(one.get("memoryUsedBytes", 0) for one in progress.get("stateOperators", ())),
+        "stateRows": sum(operator.get("numRowsTotal", 0) for operator in progress.get("stateOperators", ())),
+        "stateBytes": sum(operator.get("memoryUsedBytes", 0) for operator in progress.get("stateOperators", ())),
         "lateRows": known.get("lateRows", 0)
-        + sum(one.get("numRowsDroppedByWatermark", 0) for one in progress.get("stateOperators", ())),
+        + sum(operator.get("numRowsDroppedByWatermark", 0) for operator in progress.get("stateOperators", ())),
         "behind": messages_behind(progress.get("sources", ())),
     }
 

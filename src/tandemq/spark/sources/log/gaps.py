@@ -46,16 +46,16 @@ def log_bounds(files: LogFiles) -> LogBounds:
 
 def gaps_between(files: LogFiles, start: int, end: int) -> Iterator[Gap]:
     """Yield the gaps in `[start, end)`, one per file, or per series of missing ones; `end` may be behind the files."""
-    at = start
-    while (at := files.gap_after(at)) < end:
-        first = at - at % files.segment_bytes
-        if files.file_end(at) > first:
+    gap_start = start
+    while (gap_start := files.gap_after(gap_start)) < end:
+        first = gap_start - gap_start % files.segment_bytes
+        if files.file_end(gap_start) > first:
             following = first + files.segment_bytes
         else:
-            following = next((one for one in files.starts if one > at), end)
+            following = next((file_start for file_start in files.starts if file_start > gap_start), end)
         stop = min(following, end)
-        yield Gap(at, stop, describe_gap(files, at, stop))
-        at = stop
+        yield Gap(gap_start, stop, describe_gap(files, gap_start, stop))
+        gap_start = stop
 
 
 def describe_gap(files: LogFiles, start: int, end: int) -> str:
@@ -109,7 +109,7 @@ def gaps_before(files: LogFiles) -> Iterator[Gap]:
 def _outdated_file(queue: Path, log_start: int) -> tuple[int, str] | None:
     """Return the first log offset in the first file of a queue, and the file's path, if all of its records are before
     the start of the log and other files follow: brokers delete such files together with the log's."""
-    files = sorted(one for one in queue.glob("*") if one.name.isdigit())
+    files = sorted(file for file in queue.glob("*") if file.name.isdigit())
     if len(files) < 2:
         return None
     try:
@@ -119,7 +119,7 @@ def _outdated_file(queue: Path, log_start: int) -> tuple[int, str] | None:
     if len(data) < QUEUE_ENTRY_BYTES:
         return None
     (first, first_size, _), (last, last_size, _) = (
-        QUEUE_ENTRY.unpack_from(data, at) for at in (0, len(data) - QUEUE_ENTRY_BYTES)
+        QUEUE_ENTRY.unpack_from(data, position) for position in (0, len(data) - QUEUE_ENTRY_BYTES)
     )
     is_outdated = first_size > 0 and last_size > 0 and first <= last < log_start
     return (first, str(files[0])) if is_outdated else None
