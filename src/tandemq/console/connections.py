@@ -51,12 +51,14 @@ class Listener(socket.socket):
         """Accept a connection."""
         connection, address = super().accept()
         if len(self._open) >= self._most:
-            self._open = [one for one in self._open if one.fileno() != -1]
+            self._open = [opened for opened in self._open if opened.fileno() != -1]
         self._open.append(connection)
         if len(self._open) > self._most:
             busy = self.busy()
             # The last one is new: it is closed if all others are busy.
-            oldest = next(one for one in self._open if one is connection or one.fileno() not in busy)
+            oldest = next(
+                candidate for candidate in self._open if candidate is connection or candidate.fileno() not in busy
+            )
             self._open.remove(oldest)
             try:
                 oldest.shutdown(socket.SHUT_RDWR)
@@ -164,10 +166,10 @@ class BoundedProtocol(H11Protocol):
 
 def busy_descriptors(connections: Iterable[object]) -> set[int]:
     """Return the descriptors of the connections whose peers wait for a response."""
-    busy = [one for one in connections if isinstance(one, BoundedProtocol) and one.is_busy]
-    sockets = [one.transport.get_extra_info("socket") for one in busy]
+    busy = [protocol for protocol in connections if isinstance(protocol, BoundedProtocol) and protocol.is_busy]
+    sockets = [protocol.transport.get_extra_info("socket") for protocol in busy]
     # A TLS connection that has ended has no socket any more, for a turn of the event loop.
-    return {one.fileno() for one in sockets if one is not None}
+    return {connection.fileno() for connection in sockets if connection is not None}
 
 
 class LineLimit(logging.Filter):

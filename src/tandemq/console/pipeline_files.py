@@ -140,7 +140,7 @@ def _lake(path: Path) -> LakeStatus:
     found = LakeStatus(path)
     try:
         found.is_collected = (path / "_tandemq" / "collect").is_dir()
-        names = sorted(one.name for one in (path / "_delta_log").iterdir() if _COMMIT.fullmatch(one.name))
+        names = sorted(entry.name for entry in (path / "_delta_log").iterdir() if _COMMIT.fullmatch(entry.name))
         if not names:
             found.error = "it has no commits"
             return found
@@ -220,7 +220,7 @@ def _add_range(found: CheckStatus, line: Any) -> None:
     faults = result["damages" if found.kind == "scrub" else "differences"]
     # An audit counts all differences, and lists some.
     found.faults += len(faults) if found.kind == "scrub" else sum(int(count) for count in result["counts"].values())
-    offsets = [int(one["commitLogOffset"]) for one in faults]
+    offsets = [int(fault["commitLogOffset"]) for fault in faults]
     if offsets and (found.first_fault is None or min(offsets) < found.first_fault):
         found.first_fault = min(offsets)
 

@@ -201,7 +201,7 @@ def _whole(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
-        return [_whole(one) for one in value]
+        return [_whole(item) for item in value]
     if isinstance(value, dict):
-        return {name: _whole(one) for name, one in value.items()}
+        return {name: _whole(item) for name, item in value.items()}
     return value

@@ -73,4 +73,4 @@ class Operation:
 @cache
 def types_of(handle: Handler) -> dict[str, Any]:
     """Return the types of a handler by parameter, and "return"."""
-    return {name: one for name, one in get_type_hints(handle, include_extras=True).items() if name != "call"}
+    return {name: hint for name, hint in get_type_hints(handle, include_extras=True).items() if name != "call"}

@@ -181,10 +181,10 @@ def kind_of(topic: str) -> str:
 
 
 def _group_row(name: str, queues: Mapping[MessageQueue, ConsumeProgress], now_ms: int) -> GroupRow:
-    lagging = [one for one in queues.values() if one.lag and one.last_ms]
+    lagging = [progress for progress in queues.values() if progress.lag and progress.last_ms]
     return GroupRow(
         name,
-        sum(one.lag for one in queues.values()),
-        max((now_ms - one.last_ms for one in lagging), default=0),
+        sum(progress.lag for progress in queues.values()),
+        max((now_ms - progress.last_ms for progress in lagging), default=0),
         tuple(sorted({queue.topic for queue in queues if not queue.topic.startswith(RETRY_PREFIX)})),
     )

@@ -39,7 +39,9 @@ async def group_lines(console: Console) -> list[GroupLine]:
     """Return all groups, by name."""
     view = await console.watch.view()
     stored = {group.broker_name: group for group in await console.run(console.database.groups)}
-    published = {one.broker_name: one for one in await console.run(publications, console.database)}
+    published = {
+        publication.broker_name: publication for publication in await console.run(publications, console.database)
+    }
     names = sorted(stored.keys() | {group.name for group in view.groups})
     return [GroupLine(name, stored.get(name), view.group(name), published.get(name)) for name in names]
 

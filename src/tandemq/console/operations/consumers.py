@@ -70,13 +70,13 @@ async def reset_offsets(
 ) -> list[PlannedOffset]:
     """Move a group, and return what was planned just before."""
     plan = await plan_reset(console, group, topic, target)
-    places = {f"{one.queue.broker_name}/{one.queue.queue_id}": one for one in plan}
+    places = {f"{planned.queue.broker_name}/{planned.queue.queue_id}": planned for planned in plan}
     async with console.audited(
         by,
         "offsets.reset",
         f"{group}, {topic}",
-        before=json.dumps({place: one.before for place, one in places.items()}),
-        after=json.dumps({place: one.after for place, one in places.items()}),
+        before=json.dumps({place: planned.before for place, planned in places.items()}),
+        after=json.dumps({place: planned.after for place, planned in places.items()}),
     ):
         await console.admin.reset_offsets(group, topic, target)
     console.tables.forget()

@@ -72,7 +72,7 @@ async def show(visit: Visit) -> Response:
 def _audit(visit: Visit, name: str) -> list[AuditEntry]:
     with visit.console.database.transaction() as connection:
         found = entries(connection, count=HISTORY_MAX, text=name)
-    return [one for one in found if one.target == name]
+    return [entry for entry in found if entry.target == name]
 
 
 def history(timeline: list[dict[str, Any]], audit: list[AuditEntry]) -> list[dict[str, Any]]:
@@ -82,8 +82,12 @@ def history(timeline: list[dict[str, Any]], audit: list[AuditEntry]) -> list[dic
         for entry in timeline
     ]
     orders = [
-        {"ms": one.at_ms, "who": f"{one.by.name} {one.by.address}".strip(), "what": f"{one.action}: {one.outcome}"}
-        for one in audit
+        {
+            "ms": entry.at_ms,
+            "who": f"{entry.by.name} {entry.by.address}".strip(),
+            "what": f"{entry.action}: {entry.outcome}",
+        }
+        for entry in audit
     ]
     return sorted(changes + orders, key=lambda entry: entry["ms"], reverse=True)[:HISTORY_MAX]
 
@@ -135,7 +139,7 @@ def _form_page(visit: Visit, name: str, cluster: str, form: GroupForm, status: i
         lines=lines[:MEMBERS_MAX],
         modes=[mode.value for mode in Mode],
         roles=[role.value for role in Role],
-        permissions=[one.value for one in BrokerPermission],
+        permissions=[permission.value for permission in BrokerPermission],
         **values,
     )
 
@@ -154,7 +158,7 @@ def read_form(fields: Fields) -> GroupForm:
     if form.mode not in [mode.value for mode in Mode]:
         form.faults.append("mode: choose a mode")
     elif not form.member_faults:
-        form.config = GroupConfig(Mode(form.mode), tuple(one for one in members if one is not None))
+        form.config = GroupConfig(Mode(form.mode), tuple(member for member in members if member is not None))
         _add_contradictions(form, form.config)
     return form
 
@@ -169,7 +173,7 @@ def _read_member(form: GroupForm, number: int) -> GroupMember | None:
             wrong.append(str(error))
     if line["role"] not in [role.value for role in Role]:
         wrong.append("role: choose one")
-    if line["permission"] not in [one.value for one in BrokerPermission]:
+    if line["permission"] not in [permission.value for permission in BrokerPermission]:
         wrong.append("permission: choose one")
     if wrong:
         form.member_faults[number] = wrong

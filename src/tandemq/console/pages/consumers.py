@@ -22,11 +22,11 @@ async def show_all(visit: Visit) -> Response:
     """List the groups that lag most first."""
     wanted = visit.query.text("q").lower()
     rows = [row for row in await visit.console.tables.groups() if wanted in row.name.lower()]
-    at = min(visit.query.integer("at", 0), max(0, len(rows) - 1))
-    shown = rows[at : at + ROWS]
+    position = min(visit.query.integer("at", 0), max(0, len(rows) - 1))
+    shown = rows[position : position + ROWS]
     samples = {row.name: visit.console.tables.samples(row.name) for row in shown}
     return visit.page(
-        "consumers.html", rows=shown, samples=samples, q=visit.query.text("q"), at=at, total=len(rows), size=ROWS
+        "consumers.html", rows=shown, samples=samples, q=visit.query.text("q"), at=position, total=len(rows), size=ROWS
     )
 
 
@@ -64,7 +64,10 @@ async def delete_form(visit: Visit) -> Response:
     group = visit.group()
     progress = await visit.console.tables.progress(group)
     facts = [
-        Phrase("{count} messages are not consumed", {"count": sum(one.lag for one in (progress or {}).values())}),
+        Phrase(
+            "{count} messages are not consumed",
+            {"count": sum(queue_progress.lag for queue_progress in (progress or {}).values())},
+        ),
         Phrase("Its offsets, retry topic and dead letters are deleted too."),
     ]
     return confirmation(visit, "Delete the consumer group {name}", group, facts, f"/consumers/{segment(group)}/delete")
