@@ -473,7 +473,7 @@ class Routes:
             NetworkError: no name server responds.
         """
         servers = self._config.name_servers
-        last: NetworkError = NotConnected("no name server is configured")
+        last_error: NetworkError = NotConnected("no name server is configured")
         first, longest_ms = self._name_server, self._config.request_timeout_ms
         end_ms = (yield from current_time()).mono_ms + timeout_ms
         for attempt in range(len(servers)):
@@ -485,14 +485,14 @@ class Routes:
             try:
                 answer = yield from ask_any_code(servers[position], make(), share_ms)
             except NetworkError as error:
-                last = error
+                last_error = error
             else:
                 if answer.code == ResponseCode.GO_AWAY:
-                    last = NotConnected(f"{servers[position]} is shutting down")
+                    last_error = NotConnected(f"{servers[position]} is shutting down")
                     continue
                 self._name_server = position
                 return answer
-        raise type(last)(f"no name server responds: {last.args[0]}", hint=last.hint or WHERE)
+        raise type(last_error)(f"no name server responds: {last_error.args[0]}", hint=last_error.hint or WHERE)
 
     def _apply(self, route: TopicRoute, now: Now) -> None:
         known = self._routes.get(route.topic)
