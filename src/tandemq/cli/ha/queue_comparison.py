@@ -85,7 +85,7 @@ def compare_queues(
         )
         if not differences or time.monotonic() >= deadline:
             return ComparedQueues(count, differences)
-        left = {one.queue.topic for one in differences}
+        left = {difference.queue.topic for difference in differences}
         time.sleep(PAUSE_S)
 
 

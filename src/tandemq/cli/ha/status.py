@@ -199,7 +199,11 @@ def _show_group(group: Group) -> None:
     click.echo(f"\n{group.name}: {_record_text(first)}")
     click.echo("\n".join(times_texts(knowing)) + "\n")
     master = group.master
-    lags = {one["brokerId"]: one for one in (master.failover or {}).get("members", ())} if master is not None else {}
+    lags = (
+        {member["brokerId"]: member for member in (master.failover or {}).get("members", ())}
+        if master is not None
+        else {}
+    )
     show_rows([_part(found, lags.get(found.broker_id, {})) for found in group.members], as_json=False)
     for broker_id in group.missing:
         click.echo(f"broker {broker_id} is a member and is not live, or does not answer")
@@ -217,10 +221,10 @@ def _record_text(failover: Mapping[str, Any]) -> str:
     if failover["askedInSync"] is not None:
         sets.append(f"being changed to {', '.join(map(str, failover['askedInSync']))}")
     reader = f", read from broker {failover['reader']}" if failover["reader"] != failover["master"] else ""
-    last = "" if reason == f"in sync: {in_sync}" else f"; {reason}"
+    suffix = "" if reason == f"in sync: {in_sync}" else f"; {reason}"
     return (
         f"mode {failover['mode']}, epoch {failover['epoch']}, master {failover['master']}{reader}, "
-        f"{', '.join(sets)}{last}"
+        f"{', '.join(sets)}{suffix}"
     )
 
 

@@ -182,4 +182,4 @@ def epochs_of_broker(address: str) -> list[tuple[int, int]]:
         answer = ask_json(address, RequestCode.GET_BROKER_EPOCH_CACHE)
     except (NetworkError, RemoteError) as error:
         raise ConfigError(f"--epochs-of: {error}", hint="leave it out to take them from the lake") from error
-    return [(int(one["epoch"]), int(one["startOffset"])) for one in answer["epochList"]]
+    return [(int(entry["epoch"]), int(entry["startOffset"])) for entry in answer["epochList"]]
