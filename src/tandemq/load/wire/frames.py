@@ -140,10 +140,10 @@ class SendFrames:
         self._rewrite(wall_ms)
 
     def _find_places(self, first: int, end: int) -> _Block:
-        at = self._ends[first]
+        start = self._ends[first]
         found: dict[str, list[_Positions]] = {"key": [], "born": [], "order": []}
-        for place in _PLACES.finditer(self._view[at : self._ends[end]]):
-            found[str(place.lastgroup)].append(np.arange(at + place.start(), at + place.end(), dtype=np.intp))
+        for place in _PLACES.finditer(self._view[start : self._ends[end]]):
+            found[str(place.lastgroup)].append(np.arange(start + place.start(), start + place.end(), dtype=np.intp))
         none = np.empty(0, np.intp)
         keys, born, orders = (np.concatenate(places or [none]) for places in found.values())
         return _Block(keys, born, orders)
@@ -257,7 +257,7 @@ class _Renderer:
             tag = [("TAGS", shape.tag)] if shape.tag else []
             return self._text_of([("UNIQ_KEY", self._unique_key()), ("WAIT", "true"), *delay, *tag]), self._body
         size = random.randint(VARIED_BODY_MIN, VARIED_BODY_MAX)
-        at = random.randrange(len(self._text) - size)
+        start = random.randrange(len(self._text) - size)
         self.body_bytes += size
         properties = [
             ("KEYS", "order-" + _ORDER_MARK * random.randint(1, 9)),
@@ -267,7 +267,7 @@ class _Renderer:
             ("TAGS", random.choices([*TAGS], [*TAGS.values()])[0]),
             ("customer", f"c-{random.randrange(10 ** random.randint(1, 6))}"),
         ]
-        return self._text_of(properties), self._start + self._text[at : at + size - len(self._start)]
+        return self._text_of(properties), self._start + self._text[start : start + size - len(self._start)]
 
     def _text_of(self, properties: list[tuple[str, str]]) -> str:
         # A 5.x client ends the last property too.
