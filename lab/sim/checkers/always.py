@@ -117,8 +117,8 @@ class ContinuousChecks:
         flushed = says_flushed(attempt, master)
         copied = group.role == "SYNC_MASTER" and attempt.waits and attempt.code == 0
         needed = group.copies - 1
-        for at, log_offset in enumerate(attempt.log_offsets):
-            message = attempt.messages[at]
+        for index, log_offset in enumerate(attempt.log_offsets):
+            message = attempt.messages[index]
             data = self._record_on(master, log_offset, attempt, safe=False)
             if data is None:
                 continue
@@ -127,23 +127,23 @@ class ContinuousChecks:
                 raise Violation(
                     "I17", f"{master.name} answered {attempt.code} for {message.key}; at {log_offset} it has {record}"
                 )
-            self._place(attempt, at, record)
+            self._place(attempt, index, record)
             if flushed:
                 self._judge_flush(master, log_offset, data, attempt)
             if copied:
                 self._judge_copies(slaves, needed, log_offset, data, attempt, safe=flushed and attempt.code == 0)
 
-    def _place(self, attempt: Attempt, at: int, record: Record) -> None:
-        message = attempt.messages[at]
+    def _place(self, attempt: Attempt, index: int, record: Record) -> None:
+        message = attempt.messages[index]
         if self.logical is not None and attempt.is_logical:
-            self.logical.stored(attempt, at, record)
+            self.logical.stored(attempt, index, record)
             place = QueuePlace(attempt.group, STATIC_TOPIC, record.queue_id, record.queue_offset)
             self.note(place, message.key, record.log_offset, "its producer")
             return
         topic, queue_id = message.first_topic, message.first_queue(attempt.queue_id)
         found = (record.topic.decode(), record.queue_id, record.queue_offset)
-        if found != (topic, queue_id, attempt.queue_offset + at):
-            raise Violation("I17", f"answered {topic}/{queue_id}@{attempt.queue_offset + at}, stored at {found}")
+        if found != (topic, queue_id, attempt.queue_offset + index):
+            raise Violation("I17", f"answered {topic}/{queue_id}@{attempt.queue_offset + index}, stored at {found}")
         self.note(QueuePlace(attempt.group, *found), message.key, record.log_offset, "its producer")
 
     def _judge_time(self, attempt: Attempt, master: Host) -> None:

@@ -93,7 +93,7 @@ def queue_entries(queue: ConsumeQueue, queue_offset: int) -> Iterator[tuple[int,
     """Yield (queue offset, entry) of a consume queue from an offset on."""
     while queue_offset < queue.max_offset:
         data = queue.read(queue_offset, queue.max_offset - queue_offset)
-        for at in range(0, len(data), QUEUE_ENTRY_BYTES):
-            yield queue_offset + at // QUEUE_ENTRY_BYTES, QUEUE_ENTRY.unpack_from(data, at)
+        for position in range(0, len(data), QUEUE_ENTRY_BYTES):
+            yield queue_offset + position // QUEUE_ENTRY_BYTES, QUEUE_ENTRY.unpack_from(data, position)
         assert data, "there are entries up to the end"
         queue_offset += len(data) // QUEUE_ENTRY_BYTES

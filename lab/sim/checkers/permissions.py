@@ -103,7 +103,7 @@ class Permissions:
                 continue
             found = [host, *(member for member, until in others if until[what] >= 0)]
             if len(found) > 1 and not any(map(self.may_be_unaware, found)):
-                raise Violation("I6", f"{' and '.join(sorted(one.name for one in found))} may both {WHAT[what]}")
+                raise Violation("I6", f"{' and '.join(sorted(holder.name for holder in found))} may both {WHAT[what]}")
             if what == READ and self.serving.get(host.group.name) != host.name:
                 before = self.serving.get(host.group.name, "")
                 self.serving[host.group.name] = host.name

@@ -192,16 +192,16 @@ class StaticTopicAdministrator(RawClient):
         parts = {group: TopicPart(part.queues, epoch, dict(part.hosted)) for group, part in before.items()}
         moved: dict[int, tuple[str, str]] = {}
         for number in sorted(self.random.sample(range(QUEUES), self.random.choice((1, 1, 2)))):
-            last = self._queues.segments[number][-1]
-            others = [group for group in self._groups if group != last.group]
+            newest = self._queues.segments[number][-1]
+            others = [group for group in self._groups if group != newest.group]
             target = self.random.choice(others or self._groups)
             queue_id = parts[target].queues
-            segments = [*before[last.group].hosted[number], segment(last.gen + 1, target, queue_id, -1)]
-            for group in (last.group, target):
+            segments = [*before[newest.group].hosted[number], segment(newest.gen + 1, target, queue_id, -1)]
+            for group in (newest.group, target):
                 parts[group].hosted[number] = segments
             parts[target] = parts[target]._replace(queues=queue_id + 1)
-            moved[number] = (last.group, target)
-            self._queues.opened(number, last.gen + 1, target, queue_id, -1)
+            moved[number] = (newest.group, target)
+            self._queues.opened(number, newest.gen + 1, target, queue_id, -1)
         return _Move(epoch, parts, moved)
 
     def _carry_out(self, wanted: _Move) -> Steps:
