@@ -26,7 +26,7 @@ TASK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Maximum rate of a replay; None: no limit. Bytes are those of bodies and properties."""
+    """Maximum rate of a replay; None: no limit. `bytes` counts bodies and properties."""
 
     messages: float | None = None
     bytes: float | None = None

@@ -58,7 +58,7 @@ from tandemq.spark.sources.log.gaps import log_bounds
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, BatchBuilder, DecodeOptions, LogRange, split
 
 NOTE = ".removing"
-"""Suffix of the note beside a log file: the records to overwrite, without what they held before."""
+"""Suffix of the note beside a log file, which has the removed records that overwrite the selected ones."""
 REPLACED_BYTES = 8 << 20
 """Part of a remote file that is in memory while it is replaced."""
 _LEFT = re.compile(r"\.\d{20}\.tmp\.\d+")
@@ -84,7 +84,7 @@ NOT_REACHED = (
     "copies, snapshots and backups of the lakes and logs given, and files that other queries have made of them",
     "in object stores: older versions of objects if the bucket keeps them, and parts of incomplete uploads",
 )
-"""What a removal does not reach."""
+"""Places that a removal does not reach."""
 
 
 @dataclass(slots=True)
@@ -201,7 +201,7 @@ def remove_from_lake(
 
 
 class _Mentions:
-    """Tells whether bytes contain one of some values, plain or in JSON; statistics may have their beginning only."""
+    """Matcher of bytes that contain one of some values, plain or in JSON; statistics may have their beginning only."""
 
     def __init__(self, values: Sequence[str]) -> None:
         forms = {

@@ -173,7 +173,7 @@ class _Piece:
 
 
 class _Span(NamedTuple):
-    """Log offsets [start, end) of a broker group that a lake has messages of, and what of them is to be sent."""
+    """Log offsets [start, end) of a broker group in a lake, and number and size of the messages to send."""
 
     start: int
     end: int
@@ -190,7 +190,7 @@ class _Span(NamedTuple):
 
 
 def _plan_pieces(spans: Mapping[str, _Span], sent: Mapping[str, int], rate: Rate) -> tuple[ReplayResult, list[_Piece]]:
-    """Split what is not yet sent into pieces; the result counts what is."""
+    """Split the part that is not yet sent into pieces; the result counts the part that is sent."""
     done = ReplayResult()
     pieces: list[_Piece] = []
     for name, span in spans.items():
@@ -204,7 +204,7 @@ def _plan_pieces(spans: Mapping[str, _Span], sent: Mapping[str, int], rate: Rate
 
 
 def _spans(spark: SparkSession, table: DeltaLake, span: TimeSpan, chosen: Column) -> dict[str, _Span]:
-    """Return the log offsets of the lake's messages of a time span by broker group, and what is chosen of them."""
+    """Return, by broker group, the log offsets of the lake's messages of a time span, and the volume to send."""
     files = table.data_files()
     if not files:
         return {}

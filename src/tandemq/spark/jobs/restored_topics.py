@@ -19,7 +19,7 @@ from tandemq.real.disk import RealDisk
 from tandemq.storage.json_tables import DataVersion, encode_table, load_table, write_table
 
 NEXT = f"{FILE}.next"
-"""Name of the checksum of a table that is about to be written, beside that of the one before."""
+"""Key of the checksum of a table that is about to be written; `FILE` has that of the table before."""
 
 
 def restore_topics(rows: DataFrame, store: Path, noted: dict[str, int], note: Callable[[], None]) -> list[str]:

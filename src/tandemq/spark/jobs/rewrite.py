@@ -35,7 +35,7 @@ DAMAGE = "(damage)"
 
 
 class Change(Protocol):
-    """What is done to the rows of a lake; serialized to tasks."""
+    """A change of the rows of a lake; serialized to tasks."""
 
     @property
     def columns(self) -> list[str]:

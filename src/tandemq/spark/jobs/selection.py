@@ -59,7 +59,7 @@ class Selection:
         return (*self.keys, *self.unique_keys, *(value for _, value in self.properties))
 
     def digest(self) -> dict[str, Any]:
-        """Return what was selected, for reports: a SHA-256 in place of each value."""
+        """Return the selection for reports: a SHA-256 in place of each value."""
         return {
             "keys": [_hash(key) for key in self.keys],
             "uniqueKeys": [_hash(key) for key in self.unique_keys],

@@ -69,7 +69,7 @@ class OldFiles(NamedTuple):
     replaced: list[FileEntry]
     """Files of older versions."""
     unknown: list[FileEntry]
-    """Files that no version has: of killed tasks, or of running ones."""
+    """Files of no version, written by killed tasks or by running ones."""
 
 
 class Lake(Protocol):
@@ -425,7 +425,7 @@ class DeltaLake:
             return found + abandoned
 
     def old_files(self) -> "OldFiles":
-        """Return the files in the lake's directory that are not part of the table; those that still exist."""
+        """Return the existing files in the lake's directory that are not part of the table."""
         self._update()
         with self.location.errors():
             replaced, every = (

@@ -128,7 +128,7 @@ class Location:
         """Translate errors of the storage. `name`: the file that is accessed.
 
         Raises:
-            TandemError: the cause on one line, and what to do.
+            TandemError: the cause and a hint, on one line.
         """
         try:
             yield
@@ -175,7 +175,7 @@ class Location:
             return cast(BinaryIO, self._files().open_output_stream(name))
 
     def sync(self, name: str) -> None:
-        """Make a closed file durable. Remote ones are when their upload has ended."""
+        """Make a closed file durable; a remote file is durable when its upload has ended."""
         if self.is_local:
             with open(Path(self.url) / name, "rb") as file:
                 os.fsync(file.fileno())
@@ -213,7 +213,7 @@ class Location:
         return sorted(_entry(info) for info in self._listed("") if info.is_file and "/" not in info.path.strip("/"))
 
     def entries(self, names: Iterable[str]) -> list[FileEntry]:
-        """Return those of some files that exist; `names` may have directories."""
+        """Return the entries of the existing files among `names`, which may have directories."""
         listed = {file.name: file for file in self.files()}
         found = [listed[name] for name in names if name in listed]
         nested = [name for name in names if "/" in name]
@@ -251,7 +251,7 @@ class Location:
 
 
 Place = str | Path | Location
-"""What callers may give for a location."""
+"""Types that callers may give for a location."""
 
 
 def _entry(found: Any) -> FileEntry:

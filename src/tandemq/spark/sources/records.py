@@ -109,7 +109,7 @@ def find_records(data: Buffer, start: int, end: int, *, checks: bool) -> tuple[l
     """Return the positions of apparent records in `[start, end)`, by their size fields alone; the last one ends before
     `end`. With `checks` also the CRC of each record without its CRC property, else an empty list.
 
-    For machines without a compiler: the compiled engine's `parse_records` does this and what follows.
+    For machines without a compiler: the compiled engine's `parse_records` does the same and the steps after it.
 
     One pass does both: computing the CRC of a record loads the size field of the next one into the cache. A pass over
     size fields alone waits for memory at each record, longer than its CRC takes.

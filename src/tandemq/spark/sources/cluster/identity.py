@@ -45,7 +45,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is known of the topics that offsets belong to."""
+    """Witnesses of the topics that offsets belong to."""
 
     clusters: Mapping[str, str] = field(default_factory=dict)
     """Cluster by broker name."""
@@ -96,7 +96,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class OtherTopic:
-    """A topic of a broker group that is not the one that was read."""
+    """A topic of a broker group that has replaced the topic that was read."""
 
     topic: str
     broker_name: str

@@ -1,4 +1,4 @@
-"""Queues that a query selects, and those that it has read and does not find any more.
+"""Queues that a query selects, and queues that it has read and that are missing now.
 
     options ─► routes of the topics ─► QueueLayout
     queues read so far, not in the layout ─► asked of their brokers ─► gone (loss), or away (may come back)

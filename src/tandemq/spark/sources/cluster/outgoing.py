@@ -62,7 +62,7 @@ class _Unusual(Exception):  # not an error: the rows go another way
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows of one slice, by topic: what a request of any of them is made from."""
+    """Rows of one slice by topic: the columns from which their requests are made."""
 
     topics: list[str]
     keys: Column
@@ -252,7 +252,7 @@ def _check(topic: str = "T", tags: str = "") -> None:
 
 
 class _Entries(NamedTuple):
-    """Names and values of the properties of all rows; those of row n are `[bounds[n], bounds[n + 1])`."""
+    """Names and values of the properties of all rows; row n has the entries `[bounds[n], bounds[n + 1])`."""
 
     names: Column
     values: Column
@@ -260,7 +260,7 @@ class _Entries(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """Properties of each row as stored, without those of the system, and the keys and tags among these."""
+    """Encoded properties of each row without system properties, and the keys and tags among these."""
 
     encoded: Column | None
     keys: Column | None
@@ -285,7 +285,7 @@ def _properties(columns: dict[str, Column], options: SinkOptions, count: int, un
 
 
 def _named(name: str, values: Column) -> list[Column]:
-    """Return what a property adds to those of each row; nothing to a row whose value is empty."""
+    """Return the parts of a property to append to each row; they are empty for a row whose value is empty."""
     begin = pa.scalar(f"{name}\x01".encode(), pa.binary())
     sizes = _sizes(values)
     if sizes.all():
@@ -316,7 +316,7 @@ def _given(columns: dict[str, Column], options: SinkOptions, count: int) -> _Giv
 
 
 def _together(parts: list[_Entries], count: int) -> _Entries:
-    """Return the properties of several columns: in each row those of a later column behind those of an earlier one."""
+    """Return the properties of several columns as one; in each row they are in the order of the columns."""
     rows = np.concatenate([np.repeat(np.arange(count), np.diff(part.bounds)) for part in parts])
     order = pa.array(np.argsort(rows, kind="stable"))
     names = pa.concat_arrays([part.names for part in parts]).take(order)
@@ -430,7 +430,7 @@ def _binary(column: Column) -> Column:
 
 
 def _or_else(column: Column | None, other: Column | None) -> Column | None:
-    """Return a column with the values of another one, which has no NULL, in place of NULL, or empty ones."""
+    """Return a column in which the values of another column replace NULL; if one is missing, NULL becomes empty."""
     if column is None or other is None:
         found = other if column is None else column
         return found if found is None or not found.null_count else found.fill_null(b"")
@@ -438,7 +438,7 @@ def _or_else(column: Column | None, other: Column | None) -> Column | None:
 
 
 def _if_any(column: Column, other: Column) -> Column:
-    """Return a column with the values of another one in place of NULL and of empty ones."""
+    """Return a column in which the values of another column replace NULL and empty values."""
     return pc.if_else(pc.equal(column.fill_null(b""), _EMPTY), other, column)
 
 

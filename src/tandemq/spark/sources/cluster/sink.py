@@ -427,7 +427,7 @@ class EncodedParcel:
 
 
 def make_parcels(some: Any, options: SinkOptions, keys: str, row: int) -> list[Parcel]:
-    """Return what sends the rows of a slice of an Arrow batch.
+    """Return the parcels that send the rows of a slice of an Arrow batch.
 
     Args:
         keys: unique keys of the rows, see `unique_keys`.
@@ -460,7 +460,7 @@ class _Sender:
         self.unsafe = 0
 
     def send(self, parcels: Sequence[Parcel]) -> None:
-        """Begin to send parcels when those of the last call are acknowledged. Raises as `flush`, about these."""
+        """Wait until the parcels of the last call are acknowledged, then begin to send; raises as `flush`."""
         self.flush()
         self._sending = self._thread.begin(self._send(parcels))
 
@@ -494,7 +494,7 @@ class _Sender:
             ) from error
 
     async def _deliver(self, parcel: Parcel) -> list[Failure]:
-        """Send a parcel until it is acknowledged; returns what is not, because it is refused or the time is over."""
+        """Send a parcel until it is acknowledged; returns the parts that are refused or not acknowledged in time."""
         until = time.monotonic() + self._options.timeout_ms / 1000
         waiting = [parcel]
         while True:
@@ -506,7 +506,7 @@ class _Sender:
             await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _attempt(self, parcel: Parcel) -> list[Failure]:
-        """Send a parcel once; returns what is not acknowledged, with the error.
+        """Send a parcel once; returns the parts that are not acknowledged, with their errors.
 
         Errors are returned and not raised, so that the other messages are awaited.
         """

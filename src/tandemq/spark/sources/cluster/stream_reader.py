@@ -1,4 +1,4 @@
-"""Reader of streaming queries on a cluster: polls, offsets of micro-batches, and what is gone meanwhile.
+"""Reader of streaming queries on a cluster: polls, offsets of micro-batches, queues and topics that disappear.
 
 A streaming query looks up topics, queues and broker groups at every trigger. A new queue is added to its offsets at the
 queue's first message and is read from the next micro-batch on, so that a repeated batch reads the same messages. For
@@ -199,7 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _restarted(
         self, before: Position, now: _ClusterState, others: Collection[TopicPart]
     ) -> dict[MessageQueue, int]:
-        """Return the starts of the queues of topics that are not the ones that were read: nothing of them was read."""
+        """Return the start offsets of the queues of topics that were replaced since the query read them."""
         queues = tuple(queue for queue in before.offsets if part_of(queue) in others and queue in now.ends)
         return self._find_starts(now, queues)
 
@@ -230,7 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Ends of queues.
 
     def _kept(self, before: Position, now: _ClusterState, others: Collection[TopicPart]) -> dict[MessageQueue, int]:
-        """Return the offsets of the queues that are not gone. Those that are gone are reported as loss."""
+        """Return the offsets of the queues that still exist; queues that are gone are reported as loss."""
         kept = dict(before.offsets)
         for queue, why in now.missing.gone.items():
             if part_of(queue) not in others:
@@ -297,7 +297,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest
 
     def _note_latest(self, now: _ClusterState, reached: Mapping[MessageQueue, int]) -> None:
-        """Keep what `reportLatestOffset` returns. `reached`: the end of the micro-batch."""
+        """Keep the result of `reportLatestOffset`. `reached`: the end of the micro-batch."""
         read_from = self._reader.options.read_from
         backlog = self._reader.run(lambda _routes: find_backlog(now.layout, now.ends, reached, read_from))
         latest = Position({queue: end.offset for queue, end in now.ends.items()}, _numbers(now.epochs))

@@ -1,4 +1,4 @@
-"""Bytes that a log should have and its files have not: gaps between them, and what the store says about its two ends.
+"""Bytes that a log should have and its files lack: gaps between files, and losses at both ends by the store's notes.
 
     between   a file is missing, or shorter than the others
     end       the last file was cut off, or the log ends before the offset up to which its broker had stored it
@@ -76,8 +76,8 @@ def stored_end(files: LogFiles) -> int:
 
 
 def gaps_behind(read: LogFileReader, end: int, stored: int) -> Iterator[Gap]:
-    """Yield what is missing at the end of a log: the rest of a last file that was cut off, and what is behind the last
-    record according to the marks. Both may name the same bytes.
+    """Yield the gaps at the end of a log: the rest of a last file that was truncated, and the bytes between the last
+    record and the end according to the marks. Both may name the same bytes.
 
     Args:
         end: as `log_end`.
@@ -96,7 +96,7 @@ def gaps_behind(read: LogFileReader, end: int, stored: int) -> Iterator[Gap]:
 
 
 def gaps_before(files: LogFiles) -> Iterator[Gap]:
-    """Yield what is missing before the start of a log, as far as consume queues of a local store show it."""
+    """Yield the gap before the start of a log, if consume queues of a local store show it."""
     if files.start == 0 or not files.store.is_local:
         return
     queues = files.store.path.glob("consumequeue/*/*")

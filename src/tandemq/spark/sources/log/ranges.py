@@ -218,8 +218,8 @@ class LogRangeReader:
         yield self._to_columns(rows)
 
     def _irregular(self, position: int, log_end: int) -> tuple[int | None, list[Rows]]:
-        """Read what cannot be decoded column by column: one record, a blank, or damage. Returns the next position (None
-        at the end of the log) and the rows."""
+        """Read one record alone, a blank, or damage. Returns the next position (None at the end of the log) and the
+        rows."""
         found = self._inspect(position)
         if found.fault is None:
             row = self._single(found.data, position) if found.data else None

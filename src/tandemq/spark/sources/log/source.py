@@ -258,7 +258,7 @@ class LogBatchReader(_Query, DataSourceReader):
 
 
 class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of a streaming query: the existing log, then what is appended to it."""
+    """Reader of a streaming query: the existing log, then the appended records."""
 
     def __init__(self, options: LogOptions, schema: StructType) -> None:
         """Validate the columns; no file is opened yet."""
@@ -267,7 +267,7 @@ class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         self._polled: LogFiles | None = None
         self._tail = b""
         self._behind: list[Gap] = []
-        """What was missing at the end of the log at the last poll."""
+        """Bytes missing at the end of the log at the last poll."""
         self._reported: list[Gap] = []
         self._reported_end: int | None = None
         self._target: int | None = None
