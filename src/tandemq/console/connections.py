@@ -6,7 +6,7 @@
   closes the oldest that waits for its peer: for a TLS handshake, a request, or the reading of a response.
 * A request that a proxy may frame otherwise gets 400 and its connection is closed (RFC 9112, 6.1): with
   Transfer-Encoding and either Content-Length or HTTP/1.0.
-* What peers cause is logged at a limited rate.
+* Events that peers cause are logged at a limited rate.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class BoundedProtocol(H11Protocol):
 
     _timer: asyncio.TimerHandle | None = None
     _timed: tuple[float, RequestResponseCycle | None] = (0.0, None)
-    """What the timer is for: limit in seconds, and the last request."""
+    """Reason of the timer: limit in seconds, and the last request."""
     _unread = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -134,7 +134,7 @@ class BoundedProtocol(H11Protocol):
         return is_running and not self.flow.write_paused
 
     def _limit(self) -> None:
-        """Set the timer for what the connection waits for now; unchanged if it is the same as before."""
+        """Set the timer for the event that the connection waits for; unchanged if it is the same as before."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             seconds = HEAD_S

@@ -1,8 +1,8 @@
-"""What the data pipeline has left on disk: lakes, results of checks, reports, projects. It needs no Spark.
+"""Files of the data pipeline on disk: lakes, results of checks, reports, projects. It needs no Spark.
 
     lake/_delta_log/<version>.json     commits: files with their rows, positions of archived logs
     lake/_tandemq/collect/             the lake is filled from queues
-    state files of scrub and audit     a line per finished range, with what was found there
+    state files of scrub and audit     a line per finished range, with its faults
 
 Only the files that the console was started with are read; of a lake's commits the newest `COMMITS_MAX`, of which each
 may have `COMMIT_BYTES_MAX`; nothing is read from data files. Source: docs/guides/pipeline.md; `tandemq.spark.lake`,
@@ -64,7 +64,7 @@ class LakeStatus:
     """Why it cannot be read; "" if it can."""
     version: int = 0
     commits: int = 0
-    """Number of commits that were read; the following are those of these commits."""
+    """Number of commits that were read; the following fields are of these commits."""
     committed_ms: int = 0
     """Time of the last commit that added messages; 0: none of them did."""
     compacted_ms: int = 0

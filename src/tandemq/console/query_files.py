@@ -160,7 +160,7 @@ def _rows(directory: Path, batches: list[int]) -> list[int]:
 
 
 def _position(line: Any) -> int | None:
-    """Return the sum of a source's offsets; None if they are not those of queues."""
+    """Return the sum of a source's queue offsets; None for a source without queues."""
     total = None
     for brokers in line.values():
         for queues in brokers.values() if isinstance(brokers, dict) else ():

@@ -1,4 +1,4 @@
-"""The picture of a cluster: its broker groups and their members, from what the brokers report.
+"""The picture of a cluster: its broker groups and their members, from the reports of the brokers.
 
 `groups_of` is a function of the answers, without requests of its own. Levels: ok, warning (a guarantee is reduced), bad
 (a group accepts no messages, or does not answer).

@@ -99,7 +99,7 @@ class ClusterTables:
     """The tables."""
 
     def __init__(self, source: TableSource) -> None:
-        """Take what fetches the tables; nothing is asked yet."""
+        """Take the source of the tables; nothing is requested yet."""
         self._topics = _Cached(source.topic_configs)
         self._progress = _Cached(source.all_progress)
         self._samples: dict[str, deque[int]] = {}

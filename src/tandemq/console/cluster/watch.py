@@ -46,7 +46,7 @@ class ClusterView:
 
     @property
     def sentences(self) -> list[Phrase]:
-        """Whether all is well, in one sentence; or what is not, one sentence per group."""
+        """One sentence that all is well, or one sentence per group with a problem."""
         if self.error:
             return [Phrase("The cluster does not answer: {why}", {"why": self.error})]
         found = [
@@ -84,7 +84,7 @@ def _age_text(ms: int) -> str:
 
 @dataclass(slots=True)
 class _Broker:
-    """What is known of a broker, by its address."""
+    """Last state of a broker, by its address."""
 
     broker: str
     broker_id: int
@@ -102,7 +102,7 @@ class _Broker:
 
 
 class ClusterWatch:
-    """The poller. `requests` counts what it has sent to brokers."""
+    """Poller of the cluster. `requests`: number of requests sent to brokers."""
 
     def __init__(self, admin: Admin) -> None:
         """Take an admin client that is started; nothing is asked yet."""
@@ -135,7 +135,7 @@ class ClusterWatch:
         return await self._polled()
 
     async def _polled(self, *, figures: bool = False) -> ClusterView:
-        """Run one poll, or wait for the one that runs."""
+        """Run a poll, or wait for the running poll."""
         if self._poll is None:
             self._poll = asyncio.create_task(self._run_poll(figures=figures))
         return await asyncio.shield(self._poll)

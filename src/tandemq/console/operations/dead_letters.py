@@ -21,13 +21,13 @@ from tandemq.model.topic import dead_letter_topic, retry_topic
 
 SENT_MAX = 500
 SENT_BYTES_MAX = 64 << 20
-"""Of the bodies of one request's letters, or one letter; more are left, like those beyond `SENT_MAX`."""
+"""Maximum size of the bodies that one request sends again, or one letter; further letters stay for the next request."""
 PART = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a dead letter lies: a text like "broker-a/0@17"."""
+    """Place of a dead letter; as text "broker-a/0@17"."""
 
     broker: str
     queue_id: int

@@ -35,16 +35,16 @@ _NAMED = re.compile(r"^brokers? (-?\d+)")
 
 @dataclass(slots=True)
 class GroupForm:
-    """The form of a group as it was filled in, with what is wrong."""
+    """The form of a group as it was filled in, with its faults."""
 
     mode: str
     members: list[dict[str, str]]
     revision: int
     config: GroupConfig | None = None
-    """What the form says; None if a field is no value at all."""
+    """Configuration that the form describes; None if a field has an invalid value."""
     faults: list[str] = field(default_factory=list)
     member_faults: dict[int, list[str]] = field(default_factory=dict)
-    """What is wrong with a line, by its number."""
+    """Number of a line to its faults."""
 
 
 # Looking.
@@ -145,7 +145,7 @@ def _form_page(visit: Visit, name: str, cluster: str, form: GroupForm, status: i
 
 
 def read_form(fields: Fields) -> GroupForm:
-    """Return the form as it was filled in, with everything that is wrong; lines without an id are left out."""
+    """Return the form as it was filled in, with all faults; lines without an id are left out."""
     names = ("id", "role", "permission", "weight", "priority")
     columns = {name: [value.strip() for value in fields.all(name)][:MEMBERS_MAX] for name in names}
     if len({len(column) for column in columns.values()}) != 1:
@@ -196,7 +196,7 @@ def _add_contradictions(form: GroupForm, config: GroupConfig) -> None:
 
 
 async def save(visit: Visit) -> Response:
-    """Show what would change, then save it; if another user has saved meanwhile, show both versions."""
+    """Show the changes, then save them; if another user has saved meanwhile, show both versions."""
     fields, console = visit.form, visit.console
     name, cluster = fields.text("name"), fields.text("cluster")
     form = read_form(fields)
@@ -222,7 +222,7 @@ async def save(visit: Visit) -> Response:
 
 
 async def remove_form(visit: Visit) -> Response:
-    """Show what the removal of a configuration means."""
+    """Show the effect of removing a configuration."""
     line = await operations.group_line(visit.console, visit.part("name"))
     facts = [Phrase("The state of its brokers is kept, so that epochs continue. It is refused while a broker runs.")]
     action = f"/groups/{segment(line.name)}/remove"
@@ -259,7 +259,7 @@ async def switch(visit: Visit) -> Response:
 
 
 async def force_form(visit: Visit) -> Response:
-    """Show what a forced takeover may lose, for each member that answers."""
+    """Show the possible loss of a forced takeover, for each member that answers."""
     group = await _running(visit)
     found = await operations.preview_takeover(visit.console, group)
     return visit.page("force.html", group=group, prices=found.prices, refusals=found.refusals)

@@ -1,4 +1,4 @@
-"""Consumer groups: who lags, clients, offsets and their reset with a preview, create, delete."""
+"""Consumer groups: lag, clients, offsets and their reset with a preview, create, delete."""
 
 from starlette.responses import Response
 
@@ -60,7 +60,7 @@ async def create(visit: Visit) -> Response:
 
 
 async def delete_form(visit: Visit) -> Response:
-    """Show what a deletion would lose."""
+    """Show the loss that a deletion would cause."""
     group = visit.group()
     progress = await visit.console.tables.progress(group)
     facts = [
@@ -111,7 +111,7 @@ def target_of(fields: Fields) -> ResetTarget:
 
 
 async def offsets_form(visit: Visit) -> Response:
-    """Show the form, and once it is filled in what it would skip or deliver again."""
+    """Show the form; once it is filled in, also the messages that it would skip or deliver again."""
     group, query, why, status = visit.group(), visit.query, "", 200
     progress = await visit.console.tables.progress(group)
     plan: list[operations.PlannedOffset] | None = None

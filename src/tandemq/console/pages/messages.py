@@ -19,7 +19,7 @@ BAR_WIDTH = 160
 
 
 async def find(visit: Visit) -> Response:
-    """Show the form, and what it finds."""
+    """Show the search form and the messages found."""
     query, found, why, status = visit.query, [], "", 200
     searched = query.has("search")
     if searched:
@@ -78,7 +78,7 @@ async def show(visit: Visit) -> Response:
 
 
 async def trace(visit: Visit) -> Response:
-    """Show what clients have reported about a message."""
+    """Show the trace that clients have reported of a message."""
     found = await _found(visit)
     try:
         traces = await operations.trace_of(visit.console, found)

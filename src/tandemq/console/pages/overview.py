@@ -24,7 +24,7 @@ async def show(visit: Visit) -> Response:
 
 
 async def warnings(visit: Visit) -> list[Phrase]:
-    """Return what is wrong with the publishing of group configurations."""
+    """Return the problems of publishing group configurations."""
     database, run = visit.console.database, visit.console.run
     groups = await run(database.groups)
     if not groups:

@@ -99,7 +99,7 @@ def _settings(visit: Visit) -> TopicFormFields:
 
 
 async def delete_form(visit: Visit) -> Response:
-    """Show what a deletion would lose."""
+    """Show the loss that a deletion would cause."""
     topic = visit.topic()
     stats = await visit.console.admin.topic_stats(topic)
     count = sum(bounds.max_offset - bounds.min_offset for bounds in stats.values())
@@ -112,7 +112,7 @@ async def delete_form(visit: Visit) -> Response:
 
 
 def confirmation(visit: Visit, title: str, name: str, facts: list[Phrase], action: str, status: int = 200) -> Response:
-    """Show what an action would do, and ask to type the name."""
+    """Show the effect of an action, and ask to type the name."""
     return visit.page("confirm.html", status, title=title, name=name, facts=facts, action=action, clean=False)
 
 

@@ -1,4 +1,4 @@
-"""Templates: Jinja2 with escaping always on, and what templates may call."""
+"""Templates: Jinja2 with escaping always on, and the functions that templates may call."""
 
 import hashlib
 import time
