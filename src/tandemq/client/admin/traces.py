@@ -39,7 +39,7 @@ _LINE_END = LINE_SEPARATOR.encode()
 
 
 class TraceEvent(Enum):
-    """What happened to a message."""
+    """Kind of an event of a message."""
 
     SENT = "sent"
     TRANSACTION_ENDED = "transaction ended"
@@ -89,7 +89,7 @@ class FoundTraces(NamedTuple):
     is_cut: bool
     """Whether there may be more messages or events with the key."""
     unreadable: int
-    """Lines that could not be read, about whatever message."""
+    """Number of trace lines that could not be read, of any message."""
 
 
 class _Line(NamedTuple):

@@ -135,7 +135,7 @@ class RemotingClient:
         self.response_count = 0
         """Number of responses received."""
         self.malformed_count = 0
-        """Number of connections closed because the peer sent what is no frame."""
+        """Number of connections closed because the peer sent a malformed frame."""
         self.on_open: Callable[[str, Now], None] = lambda _address, _now: None
         """Called when a connection is open; requests sent from it precede those that were queued."""
         self.on_recovered: Callable[[str, Now], None] = lambda _address, _now: None

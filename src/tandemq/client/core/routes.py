@@ -232,7 +232,7 @@ class Routes:
         self._groups: dict[str, _KnownGroup] = {}
         self._masters: set[str] = set()
         self._lost: dict[str, set[str]] = {}
-        """By topic: the groups that were in its route and are no longer. Topics without such a group are not in it."""
+        """Topic to the broker groups that have left its route; topics that no group has left are not in it."""
         self._group_searches: dict[str, RouteSearch] = {}
         """By the name of a group that is lost or lacks a master."""
         self._stale: dict[str, RouteSearch] = {}
