@@ -92,7 +92,7 @@ async def offsets_of(admin: "Admin", name: str, *, hint: str = "") -> "dict[Mess
     Args:
         admin: client of the cluster.
         name: consumer group.
-        hint: what to do if the group does not exist, as part of the error.
+        hint: advice in the error if the group does not exist.
     Raises:
         LocalError: no broker knows the group.
     """

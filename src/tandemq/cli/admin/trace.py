@@ -1,4 +1,4 @@
-"""`tandemq message trace`: what producers and consumers did with a message."""
+"""`tandemq message trace`: events of a message at producers and consumers."""
 
 from typing import TYPE_CHECKING, Any
 

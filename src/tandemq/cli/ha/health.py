@@ -77,7 +77,7 @@ def _master_faults(group: Group, rows: Rows) -> Iterable[str]:
 
 
 def _use_faults(master: FoundBroker, refusing: str | None) -> Iterable[str]:
-    """Yield what the master refuses to clients although the configuration permits it.
+    """Yield the operations that the master refuses to clients although the configuration permits them.
 
     Args:
         master: the master.

@@ -35,7 +35,7 @@ class LagLimits:
 
 @dataclass(slots=True)
 class ClusterFaults:
-    """What was found about all groups, by name; "" for what concerns no particular group."""
+    """Faults and rows by name of the group; "" for faults that concern no particular group."""
 
     outages: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Faults because of which clients are not served."""

@@ -160,7 +160,7 @@ def _links(address: str) -> dict[str, Any]:
 
 
 def _secured(link: dict[str, Any]) -> str | None:
-    """Return what protects a replication connection; None if unknown, as with a Java broker."""
+    """Return the protection of a replication connection; None if unknown, as with a Java broker."""
     if "authenticated" not in link:
         return None
     found = ["secret"] if link["authenticated"] else []

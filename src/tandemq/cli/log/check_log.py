@@ -340,7 +340,7 @@ class _Range:
         return stream.position, None
 
     def _wanted(self, position: int, read: int) -> int:
-        """Bytes to read next: a window, but behind the range's end only what completes the record that reaches it."""
+        """Bytes to read next: a window, but behind the range's end only the rest of the record that reaches it."""
         if read < self._end:
             return min(WINDOW_BYTES, self._end - read)
         size = int.from_bytes(self._read(position, SIZE_FIELD_BYTES), "big", signed=True)

@@ -118,7 +118,7 @@ def _judge_queues(
 def _derived_facts(
     entered: "QueueReport | None", indexed: "IndexReport | None"
 ) -> "tuple[dict[str, int], list[Finding], list[str]]":
-    """Return the results of queues and index to show: figures, faults, and notes on what was not checked."""
+    """Return the results of queues and index to show: figures, faults, and notes on unchecked parts."""
     checked = [check for check in (entered, indexed) if check is not None]
     facts: dict[str, int] = {}
     if entered is not None:

@@ -137,7 +137,7 @@ class _Progress:
     """Lines on standard error after each piece, with the time left."""
 
     def __init__(self, unit: str) -> None:
-        """`unit`: what the progress counts of the log, bytes or segments."""
+        """`unit`: unit in which the progress counts the log, bytes or segments."""
         self._unit = unit
         self._began = time.monotonic()
 

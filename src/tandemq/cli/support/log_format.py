@@ -37,7 +37,7 @@ class JsonFormatter(logging.Formatter):
     """Formatter of JSON lines."""
 
     def __init__(self, constant: Mapping[str, object]) -> None:
-        """`constant`: what every line has, such as the broker's name."""
+        """`constant`: fields of every line, such as the broker's name."""
         super().__init__()
         self._constant = dict(constant)
 
