@@ -92,7 +92,7 @@ def body_text(size: int) -> bytes:
 
 
 class _Block(NamedTuple):
-    """Positions in the pool of what is rewritten in some hundred frames."""
+    """Positions of the fields that are rewritten in some hundred frames of the pool."""
 
     keys: _Positions
     born: _Positions
@@ -171,7 +171,7 @@ class SendFrames:
         return self._view[self._ends[first] : self._ends[end]]
 
     def _take_around(self, count: int, wall_ms: int) -> bytes:
-        """Return the frames to the end of the pool, and those from its beginning."""
+        """Return the frames from the present one to the end of the pool, then frames from its beginning."""
         first, pieces = self._first, []
         while count:
             if self._next == self.count:
