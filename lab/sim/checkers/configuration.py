@@ -62,13 +62,13 @@ class Configurations:
     # The registry's content.
 
     def ordered(self, name: str, config: GroupConfig) -> None:
-        """Note that the registry may contain this configuration from now on."""
+        """Note that the registry may contain a configuration from now on."""
         for host in self._hosts(name):
             if config.member(host.broker_id) is None:
                 self._out_until_us[host.name] = FOR_EVER
 
     def settled(self, name: str, config: GroupConfig) -> None:
-        """Note that the registry contains this configuration."""
+        """Note that the registry contains a configuration."""
         for host in self._hosts(name):
             if config.member(host.broker_id) is not None and self._out_until_us.get(host.name) == FOR_EVER:
                 self._out_until_us[host.name] = self._world.now_us
@@ -155,7 +155,7 @@ class Configurations:
     def _judge_record(
         self, host: Host, member: MemberMachine, new: GroupState, configs: tuple[GroupConfig | None, ...]
     ) -> None:
-        """Check a record that a broker starts to write, by what it knew before this turn and knows after it."""
+        """Check a group record that a broker starts to write, by its state before and after the turn."""
         state = member.view.state
         if self.forced_until_us.get(host.group.name, -1) >= self._world.now_us:
             return

@@ -34,7 +34,7 @@ def judge_derived(host: Host, records: Sequence[LoggedMessage], log_start: int) 
 
 
 def _expected_entries(host: Host, records: Sequence[LoggedMessage]) -> QueueEntries:
-    """Return the entries of all queues by the log: those of a topic end where its deletion is recorded."""
+    """Return the entries that all queues must have by the log; a recorded deletion removes the topic's earlier ones."""
     assert host.broker is not None, "it runs"
     store, entries = host.broker.store, QueueEntries()
     for found in records:

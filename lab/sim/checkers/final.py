@@ -74,7 +74,7 @@ class FinalChecks:
         self._checks = checks
         self._consumer_groups = groups
         self.selections: dict[str, Callable[[SentMessage], bool]] = {}
-        """Consumer group to what it gets, for groups that select messages by a rule of their own."""
+        """Consumer group to its filter, for groups that select messages by a rule of their own."""
         self._has_one_master = True
         """Whether the master of a group is the same all the time."""
         self._found: dict[str, list[LoggedMessage]] = {}
@@ -86,7 +86,7 @@ class FinalChecks:
     # Waiting until the cluster has settled.
 
     def unsettled(self) -> Violation | None:
-        """Return what is unsettled, as the violation it would be if it stayed so; None if everything has settled."""
+        """Return the violation that the cluster's state would be if it stayed so; None if everything has settled."""
         what = self._unsettled()
         if what:
             return Violation("I14", what)
@@ -225,7 +225,7 @@ class FinalChecks:
         return ""
 
     def _open_transactions(self) -> str:
-        """Return what is known of transactions that are not over; "" if there is none."""
+        """Describe a transaction that has not ended; "" if there is none."""
         for group in self._cluster.plan.groups:
             master, *slaves = self._cluster.members(group)
             assert master.broker is not None, "it runs"
@@ -553,7 +553,7 @@ class FinalChecks:
                 raise Violation("I1", f"{master.name} has not the recall of {recall.key} that it confirmed")
 
     def _messages_of(self, host: Host) -> Iterator[LoggedMessage]:
-        """Yield the records of messages: all but the broker's own, which say what is over, or is recalled."""
+        """Yield the records of messages, without the broker's own records of ended and recalled messages."""
         own = (OP_HALF_TOPIC, TIMER_DONE_TOPIC, DELETION_TOPIC)
         return (found for found in self.records(host) if found.topic not in own and not is_recall(found))
 

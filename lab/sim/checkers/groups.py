@@ -83,7 +83,7 @@ class GroupChecks(ContinuousChecks):
         self._masters: dict[str, int] = {}
         """Host to the master of its group, as it knew it last: its responses arrive after it was killed, too."""
         self._in_sync: dict[str, frozenset[str]] = {}
-        """Master to the members that must hold what it acknowledges; `_decided`: those that the record names."""
+        """Master to the members that must hold acknowledged messages; `_decided`: the members in the record."""
         self._decided: dict[str, frozenset[str]] = {}
         self._commits: dict[tuple[str, str, int], tuple[int, str]] = {}
         """(broker group, "topic@group", queue id) to the offset acknowledged last, and the member that did."""
@@ -145,7 +145,7 @@ class GroupChecks(ContinuousChecks):
         return frozenset([f"{host.group.name}/{number}" for number in numbers])
 
     def _look_for_losses(self, host: Host, broker: Broker) -> None:
-        """Drop what lay beyond the log end of a master with a fixed role that lost its tail: it starts a generation."""
+        """Drop the messages beyond the log end of a fixed master that lost its tail: it starts a generation."""
         if mode_of(host.group) is Mode.SLAVE_CONSUME and host.group.role == "SYNC_MASTER":
             return  # there a slave returns the tail, or an operator accepts the loss
         pairs = broker.replication.generations
@@ -155,7 +155,7 @@ class GroupChecks(ContinuousChecks):
             self._generations[host.group.name] = len(pairs)
 
     def judge_log(self, host: Host, what: str) -> None:
-        """Check that every claim holds in this log."""
+        """Check that every claim holds in the log of a host."""
         assert host.broker is not None, "it serves"
         store_log, segment = host.broker.store.log, host.config.segment_bytes
         data = read_log(host.machine.disk, store_log.start, store_log.written_end, segment)
@@ -284,7 +284,7 @@ class GroupChecks(ContinuousChecks):
     def _is_old(self, host: Host, answer: Command) -> bool:
         """Return whether a slave may deliver these messages for the master: they are far behind the end of its log.
 
-        The end of a killed one's log is unknown; what it delivered was judged after its turn.
+        The log end of a killed broker is unknown; its deliveries were judged after its turn.
         """
         if not host.config.slave_read_enable:
             return False

@@ -1,4 +1,4 @@
-"""Logical queues of the static topic: where their messages are, by what the administrator has confirmed.
+"""Logical queues of the static topic: the places of their messages, by the moves that the administrator has confirmed.
 
 I23  a message has one place in its logical queue, which grows and does not overlap when the queue moves: every response
      and every delivery has the offset that the segments assign; a queue is delivered in order and whole; an offset that
@@ -266,7 +266,7 @@ class LogicalQueues:
     # At the end.
 
     def unsettled(self, records: Records) -> Violation | None:
-        """Return what is not as it has to be in the end; None if nothing is."""
+        """Return the violation that the present state would be at the end; None if there is none."""
         if self.was_forced():
             return None
         given = self._expected.delivered_keys[LOGICAL_GROUP]
@@ -316,7 +316,7 @@ class LogicalQueues:
         return (message for message in found if message.topic == STATIC_TOPIC)
 
     def _judge_mapping(self, group: str, mapping: QueueMapping | None) -> None:
-        """Check that the leaders of a mapping are those of the administrator, at their places."""
+        """Check that a mapping has the leaders, queues and start offsets that the administrator has set."""
         wanted = {
             number: (segments[-1].queue_id, segments[-1].start)
             for number, segments in self.segments.items()

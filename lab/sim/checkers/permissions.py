@@ -63,12 +63,12 @@ class Permissions:
         self.serving: dict[str, str] = {}
         """Group to the member that could be read last."""
         self.may_be_unaware: Callable[[Host], bool] = lambda _: False
-        """Whether the registry has gone back behind another member's takeover, of which this one has not heard."""
+        """Whether an older copy of the registry hides another member's takeover from a host."""
         self.changes: list[tuple[int, str, str, str]] = []
         """(time in µs, group, member read before, member read now)."""
 
     def _until_us(self, host: Host) -> tuple[int, int, int]:
-        """Return when each permission of a broker ends, by its own clock; -1 for those it does not have now."""
+        """Return when each permission of a broker ends, by its own clock; -1 for a permission that it lacks."""
         broker = host.broker
         if broker is None or broker.failover is None or not broker.kernel.own.address:
             return NOTHING

@@ -136,12 +136,12 @@ class StaticTopicAdministrator(RawClient):
         return False
 
     def _read(self, group: str) -> Steps:
-        """Return what a broker has; None without a response."""
+        """Return the mapping of a broker; None without a response."""
         answer = yield _Ask(group, read_request(STATIC_TOPIC))
         return None if answer is None or answer.code != ResponseCode.SUCCESS else part_in(answer)
 
     def _read_all(self) -> Steps:
-        """Return what all brokers have, once they answer."""
+        """Return the mappings of all brokers, once they answer."""
         found: dict[str, TopicPart] = {}
         while True:
             for group in self._groups:
@@ -261,7 +261,7 @@ class StaticTopicAdministrator(RawClient):
     # Mappings that have to be refused.
 
     def _contradict(self, before: dict[str, TopicPart], wanted: _Move) -> Steps:
-        """Send a broker that took part what it had before, or its queues without their last segment."""
+        """Send a broker of the move its old mapping, or its queues without their last segment."""
         group = self.random.choice(sorted({*wanted.gains, *wanted.loses}))
         part = before[group]._replace(queues=wanted.parts[group].queues)
         if self.random.random() < 0.5:

@@ -78,7 +78,7 @@ class _Content:
 
 @dataclass(slots=True)
 class _Change:
-    """One journal entry, with what is needed to undo it."""
+    """One journal entry, with the state before it."""
 
     kind: str
     path: str
