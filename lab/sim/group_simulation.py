@@ -247,7 +247,7 @@ class GroupSimulation(History):
             world.run_until(world.now_us + 250 * MS)
 
     def _help(self, from_us: int) -> None:
-        """Act as operators on what does not settle by itself, from a time on."""
+        """Act as operators on groups that do not settle by themselves, from a time on."""
         if self.world.now_us >= from_us:
             for group in self.plan.groups:
                 self.faults.help(group)

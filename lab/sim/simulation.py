@@ -124,7 +124,7 @@ class Simulation(History):
     def _add_applications(
         self, nodes: list[RawClient | Application], random: Random
     ) -> dict[str, Callable[[SentMessage], bool]]:
-        """Add the applications that ask, reply, select and send transactions; return what their consumer groups get.
+        """Add the applications that ask, reply, select and send transactions; return the filters of their groups.
 
         A generator of their own keeps the histories of seeds without them as they are.
         """
@@ -313,7 +313,7 @@ def run_seed(seed: int) -> Result:
 
 
 def _run(seed: int) -> Result:
-    """Run one seed in a world that is garbage when this returns."""
+    """Run one seed in a world that can be collected as garbage after the return."""
     simulation = GroupSimulation(seed) if seed >= GROUP_SEEDS else Simulation(seed)
     try:
         simulation.run()

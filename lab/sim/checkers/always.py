@@ -26,7 +26,7 @@ LATE_US = 20 * SECOND
 """Maximum age of a reported offset, or of a master's offset, that may replace a higher one."""
 OFFSETS_FILE = "config/consumerOffset.json"
 TRANSACTIONS_SUFFIX = "@CID_RMQ_SYS_TRANS"
-"""Of the keys under which brokers keep how far the half and op queues are read; no consumer commits those."""
+"""Suffix of the keys under which brokers keep the offsets of the half and op queues; no consumer commits these."""
 Offsets = dict[str, dict[int, int]]
 """Offsets by "topic@group" and queue id."""
 
@@ -98,7 +98,7 @@ class ContinuousChecks:
             self._recovering[host.name] = broker.store.log.written_end
 
     def _forget(self, host: Host, log_end: int) -> None:
-        """Drop what lay beyond the log end of a master that lost unsynced bytes."""
+        """Drop the messages beyond the log end of a master that lost unsynced bytes."""
         name = host.group.name
         for place, (key, where) in list(self._ledger.items()):
             if place[0] == name and where >= log_end:
@@ -117,8 +117,8 @@ class ContinuousChecks:
         flushed = says_flushed(attempt, master)
         copied = group.role == "SYNC_MASTER" and attempt.waits and attempt.code == 0
         needed = group.copies - 1
-        for at, log_offset in enumerate(attempt.log_offsets):
-            message = attempt.messages[at]
+        for index, log_offset in enumerate(attempt.log_offsets):
+            message = attempt.messages[index]
             data = self._record_on(master, log_offset, attempt, safe=False)
             if data is None:
                 continue
@@ -127,23 +127,23 @@ class ContinuousChecks:
                 raise Violation(
                     "I17", f"{master.name} answered {attempt.code} for {message.key}; at {log_offset} it has {record}"
                 )
-            self._place(attempt, at, record)
+            self._place(attempt, index, record)
             if flushed:
                 self._judge_flush(master, log_offset, data, attempt)
             if copied:
                 self._judge_copies(slaves, needed, log_offset, data, attempt, safe=flushed and attempt.code == 0)
 
-    def _place(self, attempt: Attempt, at: int, record: Record) -> None:
-        message = attempt.messages[at]
+    def _place(self, attempt: Attempt, index: int, record: Record) -> None:
+        message = attempt.messages[index]
         if self.logical is not None and attempt.is_logical:
-            self.logical.stored(attempt, at, record)
+            self.logical.stored(attempt, index, record)
             place = QueuePlace(attempt.group, STATIC_TOPIC, record.queue_id, record.queue_offset)
             self.note(place, message.key, record.log_offset, "its producer")
             return
         topic, queue_id = message.first_topic, message.first_queue(attempt.queue_id)
         found = (record.topic.decode(), record.queue_id, record.queue_offset)
-        if found != (topic, queue_id, attempt.queue_offset + at):
-            raise Violation("I17", f"answered {topic}/{queue_id}@{attempt.queue_offset + at}, stored at {found}")
+        if found != (topic, queue_id, attempt.queue_offset + index):
+            raise Violation("I17", f"answered {topic}/{queue_id}@{attempt.queue_offset + index}, stored at {found}")
         self.note(QueuePlace(attempt.group, *found), message.key, record.log_offset, "its producer")
 
     def _judge_time(self, attempt: Attempt, master: Host) -> None:
@@ -309,7 +309,7 @@ def says_flushed(attempt: Attempt, master: Host, *, ahead_ppm: int = 0) -> bool:
 
 
 def offsets_in(host: Host) -> dict[tuple[str, int], int]:
-    """Return the consumer offsets of a running broker, without those that it keeps of transactions."""
+    """Return the consumer offsets of a running broker, without the offsets of its transaction queues."""
     assert host.broker is not None, "it runs"
     table = host.broker.offsets.table
     return {
@@ -321,7 +321,7 @@ def offsets_in(host: Host) -> dict[tuple[str, int], int]:
 
 
 def _not_above(saved: Offsets, held: Offsets) -> Offsets:
-    """Return saved offsets, lowered to those a broker held: it follows a master that lost its own in a power loss."""
+    """Return saved offsets, none above the broker's own: a slave follows a master that lost offsets in a power loss."""
     return {
         key: {queue_id: min(offset, held.get(key, {}).get(queue_id, -1)) for queue_id, offset in queues.items()}
         for key, queues in saved.items()
@@ -329,7 +329,7 @@ def _not_above(saved: Offsets, held: Offsets) -> Offsets:
 
 
 def offsets_on(host: Host) -> Offsets:
-    """Return the consumer offsets on a host's disk, without those that it keeps of transactions.
+    """Return the consumer offsets on a host's disk, without the offsets of its transaction queues.
 
     A table that a flipped byte has made unreadable has none.
     """

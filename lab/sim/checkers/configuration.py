@@ -62,13 +62,13 @@ class Configurations:
     # The registry's content.
 
     def ordered(self, name: str, config: GroupConfig) -> None:
-        """Note that the registry may contain this configuration from now on."""
+        """Note that the registry may contain a configuration from now on."""
         for host in self._hosts(name):
             if config.member(host.broker_id) is None:
                 self._out_until_us[host.name] = FOR_EVER
 
     def settled(self, name: str, config: GroupConfig) -> None:
-        """Note that the registry contains this configuration."""
+        """Note that the registry contains a configuration."""
         for host in self._hosts(name):
             if config.member(host.broker_id) is not None and self._out_until_us.get(host.name) == FOR_EVER:
                 self._out_until_us[host.name] = self._world.now_us
@@ -155,7 +155,7 @@ class Configurations:
     def _judge_record(
         self, host: Host, member: MemberMachine, new: GroupState, configs: tuple[GroupConfig | None, ...]
     ) -> None:
-        """Check a record that a broker starts to write, by what it knew before this turn and knows after it."""
+        """Check a group record that a broker starts to write, by its state before and after the turn."""
         state = member.view.state
         if self.forced_until_us.get(host.group.name, -1) >= self._world.now_us:
             return
@@ -168,7 +168,7 @@ class Configurations:
                 )
         elif new.mode is GroupMode.SLAVE_CONSUME and state is not None and state.mode is GroupMode.NORMAL:
             both = (new.master, new.reader)
-            if not any(all(_right(config, one).may_read for one in both) for config in configs):
+            if not any(all(_right(config, broker_id).may_read for broker_id in both) for config in configs):
                 raise Violation(
                     "I6",
                     f"{host.name} reads for {new.master}, and has read that one of them may not be read: {configs[-1]}",
@@ -176,13 +176,19 @@ class Configurations:
             if new.reader not in state.in_sync:
                 raise Violation("I6", f"{host.name} takes over reading, and in sync are {state.in_sync}")
         elif member.mode is Mode.SLAVE_CONSUME and state is not None and new.epoch == state.epoch:
-            left = {one for one in state.in_sync if one not in new.in_sync and _may_read(configs, one, always=True)}
-            if left and not any(_may_read(configs, one) for one in new.in_sync if one != new.master):
+            left = {
+                broker_id
+                for broker_id in state.in_sync
+                if broker_id not in new.in_sync and _may_read(configs, broker_id, always=True)
+            }
+            if left and not any(_may_read(configs, broker_id) for broker_id in new.in_sync if broker_id != new.master):
                 raise Violation("I6", f"{host.name} lets {sorted(left)} leave, and no other slave could serve reads")
 
     def _judge_leaving(self, host: Host, member: MemberMachine, seen: BrokerObservations) -> None:
         state, config = member.view.state, member.view.config
-        removed = [one for one in state.in_sync if config.member(one) is None] if state and config else []
+        removed = (
+            [broker_id for broker_id in state.in_sync if config.member(broker_id) is None] if state and config else []
+        )
         if not removed or member.stage is not MemberStage.SERVING or not member.view.may_propose:
             seen.stays_us = None
         elif seen.stays_us is None:
@@ -195,7 +201,7 @@ class Configurations:
         assert broker.failover is not None, "masters are elected"
         member, stored = broker.failover.member, broker.puts.count
         state = member.view.state
-        count = 0 if state is None else sum(self.names(host, one) for one in state.in_sync)
+        count = 0 if state is None else sum(self.names(host, broker_id) for broker_id in state.in_sync)
         was_short, seen.is_short = seen.is_short, state is not None and count < broker.config.min_in_sync
         if was_short and seen.is_short and stored > seen.stored:
             raise Violation(

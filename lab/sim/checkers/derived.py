@@ -34,7 +34,7 @@ def judge_derived(host: Host, records: Sequence[LoggedMessage], log_start: int) 
 
 
 def _expected_entries(host: Host, records: Sequence[LoggedMessage]) -> QueueEntries:
-    """Return the entries of all queues by the log: those of a topic end where its deletion is recorded."""
+    """Return the entries that all queues must have by the log; a recorded deletion removes the topic's earlier ones."""
     assert host.broker is not None, "it runs"
     store, entries = host.broker.store, QueueEntries()
     for found in records:
@@ -93,7 +93,7 @@ def queue_entries(queue: ConsumeQueue, queue_offset: int) -> Iterator[tuple[int,
     """Yield (queue offset, entry) of a consume queue from an offset on."""
     while queue_offset < queue.max_offset:
         data = queue.read(queue_offset, queue.max_offset - queue_offset)
-        for at in range(0, len(data), QUEUE_ENTRY_BYTES):
-            yield queue_offset + at // QUEUE_ENTRY_BYTES, QUEUE_ENTRY.unpack_from(data, at)
+        for position in range(0, len(data), QUEUE_ENTRY_BYTES):
+            yield queue_offset + position // QUEUE_ENTRY_BYTES, QUEUE_ENTRY.unpack_from(data, position)
         assert data, "there are entries up to the end"
         queue_offset += len(data) // QUEUE_ENTRY_BYTES

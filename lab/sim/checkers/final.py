@@ -74,7 +74,7 @@ class FinalChecks:
         self._checks = checks
         self._consumer_groups = groups
         self.selections: dict[str, Callable[[SentMessage], bool]] = {}
-        """Consumer group to what it gets, for groups that select messages by a rule of their own."""
+        """Consumer group to its filter, for groups that select messages by a rule of their own."""
         self._has_one_master = True
         """Whether the master of a group is the same all the time."""
         self._found: dict[str, list[LoggedMessage]] = {}
@@ -86,7 +86,7 @@ class FinalChecks:
     # Waiting until the cluster has settled.
 
     def unsettled(self) -> Violation | None:
-        """Return what is unsettled, as the violation it would be if it stayed so; None if everything has settled."""
+        """Return the violation that the cluster's state would be if it stayed so; None if everything has settled."""
         what = self._unsettled()
         if what:
             return Violation("I14", what)
@@ -225,7 +225,7 @@ class FinalChecks:
         return ""
 
     def _open_transactions(self) -> str:
-        """Return what is known of transactions that are not over; "" if there is none."""
+        """Describe a transaction that has not ended; "" if there is none."""
         for group in self._cluster.plan.groups:
             master, *slaves = self._cluster.members(group)
             assert master.broker is not None, "it runs"
@@ -322,8 +322,10 @@ class FinalChecks:
                 # Filler at the end of a file may be anything, so a flipped bit there goes unnoticed.
                 ours, theirs = (without_filler(data, start, master.config.segment_bytes) for data in (ours, theirs))
             if ours != theirs:
-                at = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
-                raise Violation("I8", f"{slave.name} differs from its master at {start + at}")
+                index = next(
+                    (index for index, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs)
+                )
+                raise Violation("I8", f"{slave.name} differs from its master at {start + index}")
 
     def _judge_topics(self, host: Host) -> None:
         assert host.broker is not None, "it runs"
@@ -428,26 +430,26 @@ class FinalChecks:
             )
 
     def _judge_order(self, group: GroupPlan) -> None:
-        last: dict[tuple[tuple[str, int], str, int], int] = {}
+        previous: dict[tuple[tuple[str, int], str, int], int] = {}
         queues: dict[tuple[str, int], list[Attempt]] = {}
         for attempt in self._expected.attempts:
             first = attempt.messages[0]
             if attempt.group != group.name or attempt.queue_offset < 0 or first.is_late or first.is_half:
                 continue
             place = (attempt.link, first.topic, attempt.queue_id)
-            if attempt.queue_offset <= last.get(place, -1):
-                raise Violation("I4", f"{group.name} {place}: {attempt.queue_offset} after {last[place]}")
-            last[place] = attempt.queue_offset
+            if attempt.queue_offset <= previous.get(place, -1):
+                raise Violation("I4", f"{group.name} {place}: {attempt.queue_offset} after {previous[place]}")
+            previous[place] = attempt.queue_offset
             queues.setdefault((first.topic, attempt.queue_id), []).append(attempt)
         if any(host.losses_us for host in self._cluster.members(group)):
             return
         for name, attempts in queues.items():
             by_answer = sorted(attempts, key=lambda attempt: attempt.answered_us)
-            highest, at = -1, 0
+            highest, index = -1, 0
             for attempt in attempts:
-                while at < len(by_answer) and by_answer[at].answered_us < attempt.sent_us:
-                    highest = max(highest, by_answer[at].queue_offset)
-                    at += 1
+                while index < len(by_answer) and by_answer[index].answered_us < attempt.sent_us:
+                    highest = max(highest, by_answer[index].queue_offset)
+                    index += 1
                 if attempt.queue_offset <= highest:
                     raise Violation(
                         "I4", f"{group.name} {name}: {attempt.queue_offset} was sent after {highest} was answered"
@@ -515,28 +517,29 @@ class FinalChecks:
             if message is None or not message.timer_ms or found.topic not in (TIMER_TOPIC, *TOPICS):
                 continue
             out_ms = int(property_value(found.record.properties, b"TIMER_OUT_MS") or 0)
-            one = _TimedKey(found.key, out_ms)
+            timed = _TimedKey(found.key, out_ms)
             if is_recall(found):
-                recalled.setdefault(one, found.record.log_offset)
+                recalled.setdefault(timed, found.record.log_offset)
             elif found.topic == TIMER_TOPIC:
-                stored[one] += not is_rolled(found)
+                stored[timed] += not is_rolled(found)
             else:
-                visible[one] += 1
+                visible[timed] += 1
                 if found.record.store_ms < out_ms + PRECISION_MS:
                     raise Violation(
                         "I12", f"{master.name}: {found.key} of {out_ms} was delivered at {found.record.store_ms}"
                     )
-                if found.record.log_offset > recalled.get(one, found.record.log_offset):
+                if found.record.log_offset > recalled.get(timed, found.record.log_offset):
                     raise Violation("I12", f"{master.name}: {found.key} of {out_ms} was delivered after its recall")
         if master.flips:
             return
         is_whole = master.broker.store.log.start == 0
         wall_ms = master.machine.now().wall_ms
-        for one in stored | visible:
-            is_missing = visible[one] < stored[one] and one not in recalled and one.out_ms < wall_ms
-            if is_missing or (visible[one] > stored[one] and is_whole):
+        for timed in stored | visible:
+            is_missing = visible[timed] < stored[timed] and timed not in recalled and timed.out_ms < wall_ms
+            if is_missing or (visible[timed] > stored[timed] and is_whole):
                 raise Violation(
-                    "I12", f"{master.name}: {one} was stored {stored[one]} times and delivered {visible[one]} times"
+                    "I12",
+                    f"{master.name}: {timed} was stored {stored[timed]} times and delivered {visible[timed]} times",
                 )
         self._judge_recalls(master, recalled)
 
@@ -550,7 +553,7 @@ class FinalChecks:
                 raise Violation("I1", f"{master.name} has not the recall of {recall.key} that it confirmed")
 
     def _messages_of(self, host: Host) -> Iterator[LoggedMessage]:
-        """Yield the records of messages: all but the broker's own, which say what is over, or is recalled."""
+        """Yield the records of messages, without the broker's own records of ended and recalled messages."""
         own = (OP_HALF_TOPIC, TIMER_DONE_TOPIC, DELETION_TOPIC)
         return (found for found in self.records(host) if found.topic not in own and not is_recall(found))
 

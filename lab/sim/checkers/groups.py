@@ -83,7 +83,7 @@ class GroupChecks(ContinuousChecks):
         self._masters: dict[str, int] = {}
         """Host to the master of its group, as it knew it last: its responses arrive after it was killed, too."""
         self._in_sync: dict[str, frozenset[str]] = {}
-        """Master to the members that must hold what it acknowledges; `_decided`: those that the record names."""
+        """Master to the members that must hold acknowledged messages; `_decided`: the members in the record."""
         self._decided: dict[str, frozenset[str]] = {}
         self._commits: dict[tuple[str, str, int], tuple[int, str]] = {}
         """(broker group, "topic@group", queue id) to the offset acknowledged last, and the member that did."""
@@ -126,7 +126,7 @@ class GroupChecks(ContinuousChecks):
             )  # of old messages that it delivers as a slave its last record says nothing
             return
         member = broker.failover.member
-        members = [one for one in member.must_ack if self.configurations.names(host, one)]
+        members = [broker_id for broker_id in member.must_ack if self.configurations.names(host, broker_id)]
         self._in_sync[host.name] = self._names(host, members)
         state = member.view.state
         decided = state.in_sync if state is not None and state.master == host.broker_id else ()
@@ -145,7 +145,7 @@ class GroupChecks(ContinuousChecks):
         return frozenset([f"{host.group.name}/{number}" for number in numbers])
 
     def _look_for_losses(self, host: Host, broker: Broker) -> None:
-        """Drop what lay beyond the log end of a master with a fixed role that lost its tail: it starts a generation."""
+        """Drop the messages beyond the log end of a fixed master that lost its tail: it starts a generation."""
         if mode_of(host.group) is Mode.SLAVE_CONSUME and host.group.role == "SYNC_MASTER":
             return  # there a slave returns the tail, or an operator accepts the loss
         pairs = broker.replication.generations
@@ -155,7 +155,7 @@ class GroupChecks(ContinuousChecks):
             self._generations[host.group.name] = len(pairs)
 
     def judge_log(self, host: Host, what: str) -> None:
-        """Check that every claim holds in this log."""
+        """Check that every claim holds in the log of a host."""
         assert host.broker is not None, "it serves"
         store_log, segment = host.broker.store.log, host.config.segment_bytes
         data = read_log(host.machine.disk, store_log.start, store_log.written_end, segment)
@@ -243,10 +243,10 @@ class GroupChecks(ContinuousChecks):
         self._judge_shown(host, given)
 
     def _is_replaced_or_gone(self, host: Host, place: QueuePlace, given: DeliveredMessage) -> bool:
-        known, at = self._ledger.get(place), given.log_offset
+        known, log_offset = self._ledger.get(place), given.log_offset
         if known is None:
-            return not any(read_log(host.machine.disk, at, at + 4, host.config.segment_bytes))
-        return known != (given.key, at) and not self._is_excused(host, place)
+            return not any(read_log(host.machine.disk, log_offset, log_offset + 4, host.config.segment_bytes))
+        return known != (given.key, log_offset) and not self._is_excused(host, place)
 
     def _judge_shown(self, host: Host, given: DeliveredMessage) -> None:
         """I19: check that a delivered message of an elect group is on every member in sync."""
@@ -284,7 +284,7 @@ class GroupChecks(ContinuousChecks):
     def _is_old(self, host: Host, answer: Command) -> bool:
         """Return whether a slave may deliver these messages for the master: they are far behind the end of its log.
 
-        The end of a killed one's log is unknown; what it delivered was judged after its turn.
+        The log end of a killed broker is unknown; its deliveries were judged after its turn.
         """
         if not host.config.slave_read_enable:
             return False
@@ -379,8 +379,8 @@ class GroupChecks(ContinuousChecks):
         flushed = says_flushed(attempt, host, ahead_ppm=2 * DRIFT_PPM)
         waits = attempt.waits and attempt.code == 0
         copied = waits and (is_elect or host.group.role == "SYNC_MASTER")
-        for at, log_offset in enumerate(attempt.log_offsets):
-            message = attempt.messages[at]
+        for index, log_offset in enumerate(attempt.log_offsets):
+            message = attempt.messages[index]
             data = self._record_on(host, log_offset, attempt, safe=False)
             if data is None:
                 continue
@@ -392,7 +392,7 @@ class GroupChecks(ContinuousChecks):
                     "I17", f"{host.name} answered {attempt.code} for {message.key}; at {log_offset} it has {record}"
                 )
             if waits or not is_elect:
-                self._place(attempt, at, record)
+                self._place(attempt, index, record)
                 place = QueuePlace(attempt.group, record.topic.decode(), record.queue_id, record.queue_offset)
                 holders = self._holders(host)
                 if copied and not is_elect:
@@ -508,7 +508,9 @@ class GroupChecks(ContinuousChecks):
     def _note_corrections(self, host: Host) -> None:
         if host.broker is not None:
             corrected = host.broker.offsets.corrected
-            self._corrected.setdefault(host.group.name, set()).update((key, at, now) for key, at, _, now in corrected)
+            self._corrected.setdefault(host.group.name, set()).update(
+                (key, log_offset, now) for key, log_offset, _, now in corrected
+            )
 
     def _copied(self, host: Host, key: str, queue_id: int, offset: int) -> bool:
         had = self._had.get((host.group.name, key, queue_id), {})

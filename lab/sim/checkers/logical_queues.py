@@ -1,4 +1,4 @@
-"""Logical queues of the static topic: where their messages are, by what the administrator has confirmed.
+"""Logical queues of the static topic: the places of their messages, by the moves that the administrator has confirmed.
 
 I23  a message has one place in its logical queue, which grows and does not overlap when the queue moves: every response
      and every delivery has the offset that the segments assign; a queue is delivered in order and whole; an offset that
@@ -114,18 +114,18 @@ class LogicalQueues:
 
     def placed_in(self, group: str) -> set[int]:
         """Return the logical queues whose last segment is in a group that has confirmed its offset."""
-        last = (segments[-1] for segments in self.segments.values())
-        return {segment.number for segment in last if segment.group == group and segment.placed_us is not None}
+        newest = (segments[-1] for segments in self.segments.values())
+        return {segment.number for segment in newest if segment.group == group and segment.placed_us is not None}
 
     # Sends and deliveries.
 
-    def stored(self, attempt: Attempt, at: int, record: Record) -> None:
+    def stored(self, attempt: Attempt, index: int, record: Record) -> None:
         """Check the response about a message, by the record that it names.
 
         Raises:
             Violation: I17, I23 or I24.
         """
-        message = attempt.messages[at]
+        message = attempt.messages[index]
         if self.was_forced():
             return
         if message.is_late:
@@ -137,8 +137,8 @@ class LogicalQueues:
         if attempt.queue_offset < 0:
             if segment.placed_us is not None and segment.placed_us < attempt.sent_us:
                 raise Violation("I23", f"{where} was answered without an offset, of {segment}")
-        elif segment.start < 0 or segment.start + record.queue_offset != attempt.queue_offset + at:
-            raise Violation("I23", f"{where} was answered with offset {attempt.queue_offset + at}, of {segment}")
+        elif segment.start < 0 or segment.start + record.queue_offset != attempt.queue_offset + index:
+            raise Violation("I23", f"{where} was answered with offset {attempt.queue_offset + index}, of {segment}")
         if segment.closed_us is not None and segment.closed_us < attempt.sent_us:
             raise Violation("I24", f"{where} was stored after the queue had moved away: {segment}")
 
@@ -169,7 +169,7 @@ class LogicalQueues:
 
     def passed(self, number: int, offset: int, following: int) -> None:
         """Note that a broker sent the consumer, which had read up to `offset`, on to a later one."""
-        segment = [one for one in self.segments[number] if 0 <= one.start <= offset][-1]
+        segment = [candidate for candidate in self.segments[number] if 0 <= candidate.start <= offset][-1]
         if segment is not self.segments[number][-1] and following > offset:
             self._passed.append((segment, offset - segment.start))
 
@@ -181,7 +181,9 @@ class LogicalQueues:
         return any(host.losses_us or host.flips for host in self._hosts if host.group.name == group)
 
     def _judge_end(self, segment: LogicalSegment, offset: int, where: str) -> None:
-        following = next((one for one in self.segments[segment.number] if one.gen > segment.gen), None)
+        following = next(
+            (candidate for candidate in self.segments[segment.number] if candidate.gen > segment.gen), None
+        )
         if following is not None and 0 <= following.start <= offset:
             raise Violation("I23", f"{where}, and the next segment starts at {following.start}")
 
@@ -211,25 +213,25 @@ class LogicalQueues:
         Raises:
             Violation: I23.
         """
-        last, commits = self._confirmed.get(number), self._commits[number]
+        confirmed, commits = self._confirmed.get(number), self._commits[number]
         if self.has_losses:
             return  # an offset beyond the end of its queue was set to that end
         if offset is not None and offset not in commits:
             raise Violation("I23", f"logical queue {number} is said to be at {offset}, and nobody committed that")
-        if last is None or last.disturbances != self.disturbances:
+        if confirmed is None or confirmed.disturbances != self.disturbances:
             return
-        if offset is None and self._is_forgotten(number, last.offset):
+        if offset is None and self._is_forgotten(number, confirmed.offset):
             return
-        recent = [one for one, at_us in commits.items() if at_us >= last.sent_us - LATE_US]
-        if offset is None or offset < min(recent, default=last.offset):
-            raise Violation("I23", f"logical queue {number} is at {offset}, {last.offset} was committed")
+        recent = [committed for committed, at_us in commits.items() if at_us >= confirmed.sent_us - LATE_US]
+        if offset is None or offset < min(recent, default=confirmed.offset):
+            raise Violation("I23", f"logical queue {number} is at {offset}, {confirmed.offset} was committed")
 
     def _is_forgotten(self, number: int, offset: int) -> bool:
         """Return whether the leader of a logical queue has removed the segment of an offset, which had no messages."""
-        segment = [one for one in self.segments[number] if 0 <= one.start <= offset][-1]
+        segment = [candidate for candidate in self.segments[number] if 0 <= candidate.start <= offset][-1]
         for mapping in map(self.mapping_of, self._hosts):
             if mapping is not None and mapping.leads(number):
-                kept = {(one.bname, one.queue_id) for one in mapping.queues[number].segments}
+                kept = {(hosted.bname, hosted.queue_id) for hosted in mapping.queues[number].segments}
                 return (segment.group, segment.queue_id) not in kept
         return False
 
@@ -248,7 +250,7 @@ class LogicalQueues:
 
     def _poll(self) -> None:
         for group, confirmed in self._epochs.items() if not self.was_forced() else ():
-            host = self._cluster.master(next(one for one in self._cluster.plan.groups if one.name == group))
+            host = self._cluster.master(next(planned for planned in self._cluster.plan.groups if planned.name == group))
             process = host.process
             if host.broker is None or process is None or process.paused_until_us >= self._world.now_us:
                 continue  # a paused one does not know yet that another member serves
@@ -264,7 +266,7 @@ class LogicalQueues:
     # At the end.
 
     def unsettled(self, records: Records) -> Violation | None:
-        """Return what is not as it has to be in the end; None if nothing is."""
+        """Return the violation that the present state would be at the end; None if there is none."""
         if self.was_forced():
             return None
         given = self._expected.delivered_keys[LOGICAL_GROUP]
@@ -311,10 +313,10 @@ class LogicalQueues:
                 raise Violation("I23", f"the consumer was sent on at {end} of {segment}, with {ends} in the log")
 
     def _records(self, found: Sequence[LoggedMessage]) -> Iterator[LoggedMessage]:
-        return (one for one in found if one.topic == STATIC_TOPIC)
+        return (message for message in found if message.topic == STATIC_TOPIC)
 
     def _judge_mapping(self, group: str, mapping: QueueMapping | None) -> None:
-        """Check that the leaders of a mapping are those of the administrator, at their places."""
+        """Check that a mapping has the leaders, queues and start offsets that the administrator has set."""
         wanted = {
             number: (segments[-1].queue_id, segments[-1].start)
             for number, segments in self.segments.items()

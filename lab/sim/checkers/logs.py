@@ -76,8 +76,8 @@ def without_filler(data: bytes, start: int, segment_bytes: int) -> bytes:
     """Return a log with zeros in place of the filler at the ends of its files."""
     found, _ = walk(data, start, segment_bytes)
     plain = bytearray(data)
-    for this, following in zip(found, found[1:], strict=False):
-        end, resumed = this.record.log_offset + this.record.size, following.record.log_offset
+    for current, following in zip(found, found[1:], strict=False):
+        end, resumed = current.record.log_offset + current.record.size, following.record.log_offset
         if resumed - end > 8:
             plain[end + 8 - start : resumed - start] = bytes(resumed - end - 8)
     return bytes(plain)

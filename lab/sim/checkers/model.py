@@ -68,16 +68,16 @@ class SentMessage:
 
     @property
     def is_late(self) -> bool:
-        """Return whether it is stored elsewhere first, and in its topic once its time is over."""
+        """Return whether the message is delayed: stored in a system topic first, and in its own topic at its time."""
         return self.delay_level > 0 or self.timer_ms > 0
 
     def is_stored_in(self, group: str) -> bool:
-        """Return whether a broker group has said that the message is stored."""
+        """Return whether a broker group has reported the message as stored."""
         return any(attempt.is_stored and attempt.group == group for attempt in self.attempts)
 
     @property
     def first_topic(self) -> str:
-        """Return the topic that it is stored in when it is sent."""
+        """Return the topic in which the message is stored when it is sent."""
         if self.is_half:
             return HALF_TOPIC
         if self.timer_ms:
@@ -85,7 +85,7 @@ class SentMessage:
         return SCHEDULE_TOPIC if self.delay_level else self.topic
 
     def first_queue(self, queue_id: int) -> int:
-        """Return the queue of that topic, of a message that was sent to a queue of its own topic."""
+        """Return the queue of `first_topic` in which a message sent to a queue of its own topic is stored."""
         if self.timer_ms or self.is_half:
             return 0
         return self.delay_level - 1 if self.delay_level else queue_id
@@ -172,7 +172,7 @@ class ExpectedState:
         self.confirmed_commits: list[Attempt] = []
         """Requests to commit a transaction that a broker confirmed."""
         self.recalls: list[Recall] = []
-        """Confirmed ones."""
+        """Recalls that a broker confirmed."""
         self.deletions: dict[tuple[str, str], int] = {}
         """(broker group, topic) that is deleted, and may not come back, to the time of the response."""
         self.duplicates = 0

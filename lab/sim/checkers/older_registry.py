@@ -27,7 +27,7 @@ class OlderRegistryChecks:
         self.restored_us: int | None = None
 
     def restored(self, knowing: dict[str, GroupState]) -> None:
-        """The registry goes back now; the members that have seen more, and what."""
+        """Note that the registry goes back now, and which members have seen newer state."""
         self.restored_us = self._world.now_us
         self._knowing, self._ends = knowing, dict.fromkeys(knowing, 0)
         self._parted = {name.partition("/")[0] for name in knowing}

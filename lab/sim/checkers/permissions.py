@@ -63,12 +63,12 @@ class Permissions:
         self.serving: dict[str, str] = {}
         """Group to the member that could be read last."""
         self.may_be_unaware: Callable[[Host], bool] = lambda _: False
-        """Whether the registry has gone back behind another member's takeover, of which this one has not heard."""
+        """Whether an older copy of the registry hides another member's takeover from a host."""
         self.changes: list[tuple[int, str, str, str]] = []
         """(time in µs, group, member read before, member read now)."""
 
     def _until_us(self, host: Host) -> tuple[int, int, int]:
-        """Return when each permission of a broker ends, by its own clock; -1 for those it does not have now."""
+        """Return when each permission of a broker ends, by its own clock; -1 for a permission that it lacks."""
         broker = host.broker
         if broker is None or broker.failover is None or not broker.kernel.own.address:
             return NOTHING
@@ -103,7 +103,7 @@ class Permissions:
                 continue
             found = [host, *(member for member, until in others if until[what] >= 0)]
             if len(found) > 1 and not any(map(self.may_be_unaware, found)):
-                raise Violation("I6", f"{' and '.join(sorted(one.name for one in found))} may both {WHAT[what]}")
+                raise Violation("I6", f"{' and '.join(sorted(holder.name for holder in found))} may both {WHAT[what]}")
             if what == READ and self.serving.get(host.group.name) != host.name:
                 before = self.serving.get(host.group.name, "")
                 self.serving[host.group.name] = host.name

@@ -70,7 +70,7 @@ class TransactionLog:
         """Check the log.
 
         Args:
-            expected: what the producers decided.
+            expected: decisions of the producers.
             committed: keys of the messages that are in their topics, in the logs of all groups.
             checks_max: number of checks after which a transaction may be given up.
             may_lose: whether a group lost messages, so that a commit may be missing.

@@ -99,7 +99,7 @@ class WireMonitor:
     # Received.
 
     def received(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event]) -> None:
-        """Process what arrives with a turn, before the client sees it."""
+        """Process the bytes that arrive with a turn, before the client sees them."""
         for event in events:
             if isinstance(event, Opened) and event.link in self._connections:
                 self.open_links[self._connections[event.link].address] = event.link
@@ -150,7 +150,7 @@ class WireMonitor:
     # Sent.
 
     def sent(self, turn: Turn) -> None:
-        """Process what a turn sends."""
+        """Process the bytes that a turn sends."""
         for request in turn.connects:
             member = self._members.get(request.address)
             if member is not None:

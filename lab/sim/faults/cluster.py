@@ -181,8 +181,8 @@ class Faults:
         self._block("one-way-stall", [self._pair()])
 
     def _partition(self) -> None:
-        one, other = self._pair()
-        self._block("partition", [(one, other), (other, one)])
+        first, second = self._pair()
+        self._block("partition", [(first, second), (second, first)])
 
     def _isolate(self) -> None:
         ip = self._host().machine.ip

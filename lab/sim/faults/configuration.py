@@ -85,7 +85,9 @@ class ConfigurationFaults:
     def _strike(self) -> None:
         if self.is_over:
             return
-        group = self._random.choice([one for one in self._cluster.plan.groups if mode_of(one) is not Mode.STATIC])
+        group = self._random.choice(
+            [candidate for candidate in self._cluster.plan.groups if mode_of(candidate) is not Mode.STATIC]
+        )
         assert isinstance(group, ManagedGroup), "it has a registry"
         kinds: list[tuple[int, Callable[[ManagedGroup], None]]] = [(5, self._permit), (5, self._drop), (1, self._weigh)]
         if mode_of(group) is Mode.ELECT:
@@ -118,7 +120,9 @@ class ConfigurationFaults:
     def _permit(self, group: ManagedGroup) -> None:
         member = self._member(group)
         self._meet_switch(group, member)
-        permission = self._random.choice([one for one in BrokerPermission if one is not member.permission])
+        permission = self._random.choice(
+            [candidate for candidate in BrokerPermission if candidate is not member.permission]
+        )
         self._set_permission(group, member.broker_id, permission)
         if self._random.random() < 0.8:
             self._later(500, 8_000, lambda: self._set_permission(group, member.broker_id, BrokerPermission.FULL))
@@ -134,9 +138,9 @@ class ConfigurationFaults:
         config = self._present(group)
         member = self._random.choice(config.members)
         self._meet_switch(group, member)
-        others = tuple(one for one in config.members if one is not member)
+        others = tuple(other for other in config.members if other is not member)
         self._change(group, replace(config, members=others), "config-drop", str(member.broker_id))
-        host = next(one for one in self._cluster.members(group) if one.broker_id == member.broker_id)
+        host = next(candidate for candidate in self._cluster.members(group) if candidate.broker_id == member.broker_id)
         if self._random.random() < STOPS:
             self._later(100, 3_000, lambda: self._stop_dropped(group, host))
         self._later(1_500, 9_000, lambda: self._put_back(group, member, host))
@@ -164,7 +168,7 @@ class ConfigurationFaults:
         config, leader = self._present(group), self._cluster.leader(group)
         chosen = self._random.choice(config.members).broker_id
         members = tuple(
-            replace(one, role=Role.MASTER if one.broker_id == chosen else Role.SLAVE) for one in config.members
+            replace(member, role=Role.MASTER if member.broker_id == chosen else Role.SLAVE) for member in config.members
         )
         self._change(group, replace(config, members=members), "config-master", str(chosen))
         way = self._random.choice((self.switch, None, self._restart_master))

@@ -147,8 +147,8 @@ class GroupFaults(Faults):
         self._kill_alone(host)
 
         def reader_dies() -> None:
-            others = [one for one in self._cluster.members(group) if one is not host]
-            reader = next((one for one in others if stage_of(one) is MemberStage.SERVING), None)
+            others = [member for member in self._cluster.members(group) if member is not host]
+            reader = next((member for member in others if stage_of(member) is MemberStage.SERVING), None)
             if reader is not None:
                 self._note("kill-reader", reader.name)
                 reader.kill()
@@ -241,8 +241,8 @@ class GroupFaults(Faults):
     def _cut_registry(self) -> None:
         host = self._leader() if self._random.random() < 0.6 else self._host()
         if host is not None:
-            one, other = host.machine.ip, self._registry_ip()
-            pairs = [(one, other), (other, one)]
+            host_ip, registry_ip = host.machine.ip, self._registry_ip()
+            pairs = [(host_ip, registry_ip), (registry_ip, host_ip)]
             self._block("cut-from-registry", pairs if self._random.random() < 0.7 else [self._random.choice(pairs)])
 
     def _cut_peers(self) -> None:
@@ -359,7 +359,7 @@ class GroupFaults(Faults):
             and "force-master" in broker.failover.member.why
         ]
         if asking:
-            _, host, why = max(asking, key=lambda one: one[0])
+            _, host, why = max(asking, key=lambda candidate: candidate[0])
             host = next(filter(self._older.may_serve, self._cluster.members(group)), host)
             self._world.consequence("operator", f"{host.name}: {why}")
             self._accept(host)

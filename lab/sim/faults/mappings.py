@@ -29,7 +29,7 @@ class MappingFaults:
         self._random = Random(f"{world.seed}-mapping-faults")
         self._cut: dict[str, Host] = {}
         self._killed: set[tuple[str, str]] = set()
-        """Paths of masters that were killed: what they had sent does not arrive before they run again."""
+        """Network paths of killed masters: data that they had sent does not arrive before they run again."""
 
     def sent(self, name: str) -> None:
         """Cut the master off from its slaves for a moment, at times, when it is sent a mapping."""

@@ -20,7 +20,7 @@ from tandemq.coordination.registry.records import GroupState, Mode
 from tandemq.registry import NAME_SERVER
 
 SHARE = 0.2
-"""Share of the seeds, of those whose groups all elect."""
+"""Share of the seeds in which the registry is replaced, among the seeds whose groups all elect."""
 CALM_US = 12 * SECOND
 LOOK_US = 250 * MS
 

@@ -24,7 +24,7 @@ from tandemq.client.node import ClientNode
 
 @dataclass(frozen=True, slots=True)
 class ApplicationContext:
-    """What all applications share. `members`: brokers by address."""
+    """Base class of all applications. `members`: brokers by address."""
 
     world: World
     expected: ExpectedState

@@ -144,8 +144,8 @@ class ProducingApplication(Application):
             return
         found: SendResult | list[SendResult] = ticket.result()
         results = found if isinstance(found, list) else [found]
-        for at, (wanted, result) in enumerate(zip(messages, results, strict=True)):
-            if not any(_says(attempt, at, wanted, result) for attempt in wanted.attempts):
+        for index, (wanted, result) in enumerate(zip(messages, results, strict=True)):
+            if not any(_says(attempt, index, wanted, result) for attempt in wanted.attempts):
                 raise Violation("I17", f"{self.name} got {result}, which no broker answered")
 
     def _judge_error(self, messages: list[SentMessage], way: str, error: TandemError) -> None:
@@ -170,13 +170,13 @@ class ProducingApplication(Application):
                 raise Violation("I14", f"{self.name} gave up {first.key} without asking {name}: {error}")
 
 
-def _says(attempt: Attempt, at: int, wanted: SentMessage, result: SendResult) -> bool:
+def _says(attempt: Attempt, index: int, wanted: SentMessage, result: SendResult) -> bool:
     queue = result.queue
     return (
         attempt.is_stored
         and ResponseCode(attempt.code or 0).name
         == ("SUCCESS" if result.status.name == "SEND_OK" else result.status.name)
-        and (attempt.group, attempt.queue_id, attempt.queue_offset + at)
+        and (attempt.group, attempt.queue_id, attempt.queue_offset + index)
         == (queue.broker_name, queue.queue_id, result.queue_offset)
         and (queue.topic, result.unique_key) == (wanted.topic, wanted.key)
     )

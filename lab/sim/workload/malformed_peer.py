@@ -34,7 +34,7 @@ class MalformedPeer:
         self._count = 0
         self._out = Turn()
         self._unsent: dict[int, bytes] = {}
-        """What to send on connections that are not open yet."""
+        """Bytes to send on connections that are not open yet."""
 
     def turn(self, _received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         """See `boundary.Node`. Responses are ignored."""

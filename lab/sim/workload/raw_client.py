@@ -82,7 +82,10 @@ class RawClient:
 
     def deadline_ms(self) -> int | None:
         """See `boundary.Node`."""
-        return min((at for at in (self._timers.next_ms(), self._remoting.next_ms()) if at is not None), default=None)
+        return min(
+            (time_ms for time_ms in (self._timers.next_ms(), self._remoting.next_ms()) if time_ms is not None),
+            default=None,
+        )
 
     def begin(self) -> None:
         """Called once, in the first turn."""

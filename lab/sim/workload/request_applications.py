@@ -122,7 +122,7 @@ class RespondingApplication(ConsumingApplication):
 
 
 class SelectingApplication(ConsumingApplication):
-    """Consumes what `SELECTION` selects."""
+    """Consumes the messages that `SELECTION` selects."""
 
     def _finish(self, delivery: Delivery, key: str, now: Now) -> None:
         wanted = self.context.expected.messages[key]

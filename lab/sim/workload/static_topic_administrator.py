@@ -136,12 +136,12 @@ class StaticTopicAdministrator(RawClient):
         return False
 
     def _read(self, group: str) -> Steps:
-        """Return what a broker has; None without a response."""
+        """Return the mapping of a broker; None without a response."""
         answer = yield _Ask(group, read_request(STATIC_TOPIC))
         return None if answer is None or answer.code != ResponseCode.SUCCESS else part_in(answer)
 
     def _read_all(self) -> Steps:
-        """Return what all brokers have, once they answer."""
+        """Return the mappings of all brokers, once they answer."""
         found: dict[str, TopicPart] = {}
         while True:
             for group in self._groups:
@@ -192,16 +192,16 @@ class StaticTopicAdministrator(RawClient):
         parts = {group: TopicPart(part.queues, epoch, dict(part.hosted)) for group, part in before.items()}
         moved: dict[int, tuple[str, str]] = {}
         for number in sorted(self.random.sample(range(QUEUES), self.random.choice((1, 1, 2)))):
-            last = self._queues.segments[number][-1]
-            others = [group for group in self._groups if group != last.group]
+            newest = self._queues.segments[number][-1]
+            others = [group for group in self._groups if group != newest.group]
             target = self.random.choice(others or self._groups)
             queue_id = parts[target].queues
-            segments = [*before[last.group].hosted[number], segment(last.gen + 1, target, queue_id, -1)]
-            for group in (last.group, target):
+            segments = [*before[newest.group].hosted[number], segment(newest.gen + 1, target, queue_id, -1)]
+            for group in (newest.group, target):
                 parts[group].hosted[number] = segments
             parts[target] = parts[target]._replace(queues=queue_id + 1)
-            moved[number] = (last.group, target)
-            self._queues.opened(number, last.gen + 1, target, queue_id, -1)
+            moved[number] = (newest.group, target)
+            self._queues.opened(number, newest.gen + 1, target, queue_id, -1)
         return _Move(epoch, parts, moved)
 
     def _carry_out(self, wanted: _Move) -> Steps:
@@ -261,7 +261,7 @@ class StaticTopicAdministrator(RawClient):
     # Mappings that have to be refused.
 
     def _contradict(self, before: dict[str, TopicPart], wanted: _Move) -> Steps:
-        """Send a broker that took part what it had before, or its queues without their last segment."""
+        """Send a broker of the move its old mapping, or its queues without their last segment."""
         group = self.random.choice(sorted({*wanted.gains, *wanted.loses}))
         part = before[group]._replace(queues=wanted.parts[group].queues)
         if self.random.random() < 0.5:

@@ -19,7 +19,7 @@ Segments = list[dict[str, Any]]
 
 
 class TopicPart(NamedTuple):
-    """What one broker has, or is to have: number of its queues, epoch, and segments by logical queue."""
+    """Present or intended mapping of one broker: number of its queues, epoch, and segments by logical queue."""
 
     queues: int
     epoch: int
@@ -49,7 +49,7 @@ def next_start(end: int) -> int:
 def mapping_body(
     topic: str, broker: str, hosted: Mapping[int, Segments], *, epoch: int, total_queues: int
 ) -> dict[str, Any]:
-    """Return what one broker is to have of the logical queues."""
+    """Return the intended mapping of one broker."""
     return {
         "topic": topic,
         "scope": "__global__",
@@ -63,7 +63,7 @@ def mapping_body(
 
 
 def update_request(mapping: Mapping[str, Any], queues: int, *, force: bool = False) -> Command:
-    """Return the request 513, which writes what a broker is to have. `queues`: number of the broker's queues."""
+    """Return the request 513, which writes the mapping of a broker. `queues`: number of the broker's queues."""
     fields = {
         "topic": mapping["topic"],
         "defaultTopic": "TBW102",
@@ -79,12 +79,12 @@ def update_request(mapping: Mapping[str, Any], queues: int, *, force: bool = Fal
 
 
 def read_request(topic: str) -> Command:
-    """Return the request 351 for what a broker has."""
+    """Return the request 351 for the mapping of a broker."""
     return Command(RequestCode.GET_TOPIC_CONFIG, fields={"topic": topic, "lo": "true"})
 
 
 def part_in(answer: Command) -> TopicPart:
-    """Return what a broker has, by its response to `read_request`; epoch -1: it has no mapping."""
+    """Return the mapping of a broker by its response to `read_request`; epoch -1: it has no mapping."""
     body = json.loads(answer.body)
     detail = body.get("mappingDetail") or {"epoch": -1, "hostedQueues": {}}
     hosted = {int(number): segments for number, segments in detail["hostedQueues"].items()}

@@ -1,4 +1,4 @@
-"""Raw producers of timed messages: each is to be delivered after its own delay, but for those that it recalls.
+"""Raw producers of timed messages: each message is due after its own delay, unless it is recalled.
 
 Times are near and far; with the seed's short roll window those far away are stored again while they wait. Recalls are
 sent until the message's time, and beyond.
@@ -30,7 +30,7 @@ RECALLED = 0.2
 
 
 class _TimedSends(SimProducer):
-    """What both producers have in common."""
+    """Base class of both producers."""
 
     def _step(self) -> None:
         if self.is_stopped:

@@ -27,7 +27,7 @@ AGAIN = 0.3
 
 
 class _TopicCycles(SimProducer):
-    """What both producers have in common."""
+    """Base class of both producers."""
 
     _number = 0
 

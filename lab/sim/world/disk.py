@@ -78,7 +78,7 @@ class _Content:
 
 @dataclass(slots=True)
 class _Change:
-    """One journal entry, with what is needed to undo it."""
+    """One journal entry, with the state before it."""
 
     kind: str
     path: str
@@ -481,11 +481,13 @@ class SimDisk:
 
 
 def _shrink(content: _Content, size: int) -> None:
-    last, within = divmod(size, PAGE_BYTES)
+    last_page, within = divmod(size, PAGE_BYTES)
     content.size = size
-    content.pages = {page: raw for page, raw in content.pages.items() if page < last or (page == last and within)}
-    if within and last in content.pages:
-        content.pages[last][within:] = bytes(PAGE_BYTES - within)
+    content.pages = {
+        page: raw for page, raw in content.pages.items() if page < last_page or (page == last_page and within)
+    }
+    if within and last_page in content.pages:
+        content.pages[last_page][within:] = bytes(PAGE_BYTES - within)
 
 
 def _load(pages: Mapping[int, bytes | bytearray], end: int, size: int, position: int) -> bytes:

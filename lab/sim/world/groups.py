@@ -47,7 +47,7 @@ DRIFT_PPM = 15_000
 SECRETS = 0.25
 """Share of the seeds in which members have a secret."""
 STATIC_TOPICS = 0.3
-"""Share of the seeds with a static topic, of those without a `slave-consume` group."""
+"""Share of the seeds with a static topic, among the seeds without a `slave-consume` group."""
 SLAVE_READS = 1 / 3
 """Share of the seeds in which slaves deliver old messages."""
 
@@ -202,7 +202,7 @@ def with_slave_reads(plan: GroupsPlan, random: Random) -> GroupsPlan:
 
 
 def with_static_topic(plan: GroupsPlan, random: Random) -> GroupsPlan:
-    """Return the plan with a static topic in some of the seeds. Its own generator keeps the others as they are."""
+    """Return the plan, in some seeds with a static topic. A separate generator keeps other draws unchanged."""
     return replace(plan, has_static_topic=random.random() < STATIC_TOPICS)
 
 

@@ -166,12 +166,12 @@ def draw(random: Random) -> Plan:
 
 
 def has_transactions(seed: int) -> bool:
-    """Return whether an application sends transactions in a seed: in two of ten; the others stay as they were."""
+    """Return whether an application sends transactions in a seed: in two of ten; other seeds stay unchanged."""
     return seed % 10 in (7, 8)
 
 
 def has_static_topic(seed: int) -> bool:
-    """Return whether a seed has a static topic: a fifth do; its own generator keeps the others as they were."""
+    """Return whether a seed has a static topic; a separate generator keeps other draws unchanged."""
     return Random(f"{seed}-static-topic").random() < STATIC_TOPICS
 
 

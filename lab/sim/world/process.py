@@ -208,7 +208,7 @@ class Process:
             self._plan(max(at_us, now_us + 100))
 
     def _take_events(self, receiving: set[int]) -> list[Event]:
-        """Return what happened, but keep the ends of connections of which the node receives bytes now."""
+        """Return the events that happened, but keep the ends of connections of which the node receives bytes now."""
         events, self._events = self._events, []
         taken: list[Event] = []
         for event in events:
@@ -242,7 +242,7 @@ class Process:
                 )
 
     def carry_out(self, turn: Turn) -> None:
-        """Carry out what a turn asks for."""
+        """Carry out the actions of a turn."""
         for link, buffers in turn.sends.items():
             data = b"".join(buffers)
             self.world.fold_sent(self.name, link, data)

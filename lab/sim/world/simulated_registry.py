@@ -146,7 +146,7 @@ class SimRegistry:
         self.world.after(LOOK_US, self._look)
 
     def notify_watches(self) -> None:
-        """Send watch events to the sessions that watch what changed."""
+        """Send watch events to the sessions that watch a changed node."""
         self.tree.take_changes()
         for session, path in self.tree.take_fired():
             for client in self.clients:

@@ -1,4 +1,4 @@
-"""One simulated world: a seed, a virtual clock, an event queue, and the digest of what happened.
+"""One simulated world: a seed, a virtual clock, an event queue, and the digest of its events.
 
     at / after ─► queue by (time, number) ─► run_until ─► action()
 
@@ -27,7 +27,7 @@ class Violation(Exception):
     """An invariant does not hold. `rule`: its name in docs/internals/simulation.md, such as "I1"."""
 
     def __init__(self, rule: str, text: str) -> None:
-        """`text`: what was observed."""
+        """`text`: the observation."""
         super().__init__(f"{rule}: {text}")
         self.rule = rule
         self.text = text

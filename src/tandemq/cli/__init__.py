@@ -9,7 +9,7 @@
     bench                load generator for one broker
     support/             shared by commands: options, output as tables or JSON, client sessions
 
-Exit codes: 0 done · 1 failed (the text says why) · 2 wrong usage or configuration · 3 a check found faults.
+Exit codes: 0 done · 1 failed (the text has the reason) · 2 wrong usage or configuration · 3 a check found faults.
 """
 
 from tandemq.cli.main import main

@@ -266,12 +266,12 @@ def list_users(context: click.Context, database_url: str | None, as_json: bool) 
     accounts = _accounts(context, database_url)
     rows = [
         {
-            "user": one.name,
-            "role": one.role.text,
-            "sessions": len(found := accounts.sessions_of(one.name, _wall_ms())),
+            "user": account.name,
+            "role": account.role.text,
+            "sessions": len(found := accounts.sessions_of(account.name, _wall_ms())),
             "lastRequest": time_text(max((each.seen_ms for each in found), default=0)),
         }
-        for one in accounts.users()
+        for account in accounts.users()
     ]
     show_rows(rows, as_json=as_json, empty="no user exists")
 
@@ -354,15 +354,15 @@ def list_tokens(context: click.Context, database_url: str | None, as_json: bool)
     """List the tokens that have not expired."""
     rows = [
         {
-            "number": one.number,
-            "user": one.user,
-            "name": one.name,
-            "role": one.role.text,
-            "expires": time_text(one.expires_ms),
-            "lastRequest": time_text(one.used_ms),
-            "from": one.address,
+            "number": issued.number,
+            "user": issued.user,
+            "name": issued.name,
+            "role": issued.role.text,
+            "expires": time_text(issued.expires_ms),
+            "lastRequest": time_text(issued.used_ms),
+            "from": issued.address,
         }
-        for one in _tokens(context, database_url).tokens(_wall_ms())
+        for issued in _tokens(context, database_url).tokens(_wall_ms())
     ]
     show_rows(rows, as_json=as_json, empty="no token exists")
 

@@ -122,15 +122,15 @@ def group_rows(before: TopRefresh | None, now: TopRefresh) -> list[TopGroup]:
         if is_system_group(group) or not queues:
             continue
         earlier = before.progress.get(group, {}) if before is not None else {}
-        both = [(queues[queue], one) for queue, one in earlier.items() if queue in queues]
+        both = [(queues[queue], old) for queue, old in earlier.items() if queue in queues]
         known = bool(both) and seconds > 0
-        grown = sum(one.broker_offset - old.broker_offset for one, old in both)
-        consumed = sum(one.consumer_offset - old.consumer_offset for one, old in both)
-        lagging = [one.last_ms for one in queues.values() if one.lag and one.last_ms]
+        grown = sum(current.broker_offset - old.broker_offset for current, old in both)
+        consumed = sum(current.consumer_offset - old.consumer_offset for current, old in both)
+        lagging = [progress.last_ms for progress in queues.values() if progress.lag and progress.last_ms]
         rows.append(
             TopGroup(
                 group,
-                sum(one.lag for one in queues.values()),
+                sum(progress.lag for progress in queues.values()),
                 max(0.0, (now.wall_ms - min(lagging)) / 1000) if lagging else 0.0,
                 max(0.0, grown / seconds) if known else None,
                 max(0.0, consumed / seconds) if known else None,
@@ -145,20 +145,26 @@ def as_json(before: TopRefresh | None, now: TopRefresh) -> dict[str, Any]:
     return {
         "time": now.wall_ms,
         "brokers": [
-            {"broker": one.broker, "id": one.id, "inPerS": one.in_per_s, "outPerS": one.out_per_s, "disk": one.disk}
-            | ({"error": one.error} if one.error else {})
-            for one in now.brokers
+            {
+                "broker": broker.broker,
+                "id": broker.id,
+                "inPerS": broker.in_per_s,
+                "outPerS": broker.out_per_s,
+                "disk": broker.disk,
+            }
+            | ({"error": broker.error} if broker.error else {})
+            for broker in now.brokers
         ],
         "groups": [
             {
-                "group": one.group,
-                "lag": one.lag,
-                "behindS": round(one.behind_s, 3),
-                "inPerS": one.in_per_s,
-                "outPerS": one.out_per_s,
-                "topics": list(one.topics),
+                "group": group.group,
+                "lag": group.lag,
+                "behindS": round(group.behind_s, 3),
+                "inPerS": group.in_per_s,
+                "outPerS": group.out_per_s,
+                "topics": list(group.topics),
             }
-            for one in group_rows(before, now)
+            for group in group_rows(before, now)
         ],
     }
 
@@ -167,10 +173,17 @@ def screen(before: TopRefresh | None, now: TopRefresh, columns: int, height: int
     """Return the lines of a screen, 12 at least; of the groups, those that fit into its height."""
     groups = group_rows(before, now)
     clock = time.strftime("%H:%M:%S", time.localtime(now.wall_ms / 1000))
-    title = f"{clock}  {len(now.brokers)} brokers  {len(groups)} groups  lag {sum(one.lag for one in groups):,}"
+    title = f"{clock}  {len(now.brokers)} brokers  {len(groups)} groups  lag {sum(group.lag for group in groups):,}"
     brokers = [
-        (one.broker, str(one.id), f"{one.in_per_s:,.0f}", f"{one.out_per_s:,.0f}", f"{one.disk:.0%}", one.error)
-        for one in now.brokers
+        (
+            broker.broker,
+            str(broker.id),
+            f"{broker.in_per_s:,.0f}",
+            f"{broker.out_per_s:,.0f}",
+            f"{broker.disk:.0%}",
+            broker.error,
+        )
+        for broker in now.brokers
     ]
     lines = [title, "", *_table(_BROKER_HEADS, brokers[: max(1, height // 3)], left=(0, 5))]
     if len(brokers) > height // 3:
@@ -178,14 +191,14 @@ def screen(before: TopRefresh | None, now: TopRefresh, columns: int, height: int
     room = max(1, height - len(lines) - 3)
     cells = [
         (
-            one.group,
-            f"{one.lag:,}",
-            _duration(one.behind_s),
-            _rate(one.in_per_s),
-            _rate(one.out_per_s),
-            _names(one.topics),
+            group.group,
+            f"{group.lag:,}",
+            _duration(group.behind_s),
+            _rate(group.in_per_s),
+            _rate(group.out_per_s),
+            _names(group.topics),
         )
-        for one in groups[:room]
+        for group in groups[:room]
     ]
     lines += ["", *_table(_GROUP_HEADS, cells, left=(0, 5))]
     if len(groups) > room:
@@ -193,10 +206,10 @@ def screen(before: TopRefresh | None, now: TopRefresh, columns: int, height: int
     lines = [_printable(line)[:columns] for line in lines]
     if colour:
         heads = {2, len(lines) - len(cells) - 1 - (len(groups) > room)}
-        lines = [f"{_BOLD}{line}{_PLAIN}" if at in heads else line for at, line in enumerate(lines)]
-        for at, one in enumerate(now.brokers[: max(1, height // 3)], 3):
-            if one.error:
-                lines[at] = f"{_RED}{lines[at]}{_PLAIN}"
+        lines = [f"{_BOLD}{line}{_PLAIN}" if index in heads else line for index, line in enumerate(lines)]
+        for index, broker in enumerate(now.brokers[: max(1, height // 3)], 3):
+            if broker.error:
+                lines[index] = f"{_RED}{lines[index]}{_PLAIN}"
     return lines
 
 
@@ -204,8 +217,8 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: tup
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     for row in (heads, *rows):
         cells = (
-            cell.ljust(width) if at in left else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         yield "  ".join(cells).rstrip()
 
@@ -322,5 +335,5 @@ def _print_once(before: TopRefresh, now: TopRefresh, *, json: bool) -> None:
         click.echo("\n".join(screen(before, now, 10_000, 10_000, colour=False)))
 
 
-def _pause(last: TopRefresh, interval: float) -> float:
-    return max(interval, PAUSE_FACTOR * last.took_s)
+def _pause(refresh: TopRefresh, interval: float) -> float:
+    return max(interval, PAUSE_FACTOR * refresh.took_s)

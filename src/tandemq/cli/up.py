@@ -216,9 +216,10 @@ def _watch(cluster: "ChildCluster", console: "Child | None", gone: "list[BrokerC
                 _report_exit(cluster, broker)
         for name in {broker.broker_name for broker in gone}:
             if cluster.members_left(name) == []:
-                last = [broker for broker in gone if broker.broker_name == name][-1]
+                member = [broker for broker in gone if broker.broker_name == name][-1]
                 raise LocalError(
-                    f"{last.name} exited: {last.ending}; {name} has no member left", hint=f"its log is {last.log_path}"
+                    f"{member.name} exited: {member.ending}; {name} has no member left",
+                    hint=f"its log is {member.log_path}",
                 )
         if console is not None and console.ending:
             click.echo(f"the console exited: {console.ending}; its log is {console.log_path}", err=True)
@@ -249,7 +250,9 @@ def _interrupt(*_: object) -> None:
 def _write_prometheus(cluster: "ChildCluster") -> Path | None:
     """Write a configuration of Prometheus that scrapes the cluster; return its path, None without metrics."""
     path = cluster.directory / "prometheus.yml"
-    targets = [one.startup["metrics"] for one in (cluster.name_server, *cluster.brokers) if one.startup["metrics"]]
+    targets = [
+        process.startup["metrics"] for process in (cluster.name_server, *cluster.brokers) if process.startup["metrics"]
+    ]
     if not targets:
         path.unlink(missing_ok=True)
         return None

@@ -1,4 +1,4 @@
-"""The application: what is checked before a page is shown, and the headers of every response.
+"""The application: checks before a page is shown, and the headers of every response.
 
     request ─► host name ─► base path ─► account and role ─► for a POST: origin, token, fields ─► page ─► headers
 
@@ -117,7 +117,7 @@ class _Shield:
 
     def _rooted(self, scope: Scope) -> tuple[Scope, str]:
         """Return the request with the base path as `root_path` and at the start of `path`, as ASGI wants it, whether
-        the proxy has removed it or not; and what is wrong with the base path, "" if nothing."""
+        the proxy has removed it or not; and the fault of the base path, "" if there is none."""
         settings, fault = self._console.settings, ""
         base = settings.base_path
         peer = scope["client"][0] if scope.get("client") else ""

@@ -6,7 +6,7 @@
   closes the oldest that waits for its peer: for a TLS handshake, a request, or the reading of a response.
 * A request that a proxy may frame otherwise gets 400 and its connection is closed (RFC 9112, 6.1): with
   Transfer-Encoding and either Content-Length or HTTP/1.0.
-* What peers cause is logged at a limited rate.
+* Events that peers cause are logged at a limited rate.
 """
 
 import asyncio
@@ -51,12 +51,14 @@ class Listener(socket.socket):
         """Accept a connection."""
         connection, address = super().accept()
         if len(self._open) >= self._most:
-            self._open = [one for one in self._open if one.fileno() != -1]
+            self._open = [opened for opened in self._open if opened.fileno() != -1]
         self._open.append(connection)
         if len(self._open) > self._most:
             busy = self.busy()
             # The last one is new: it is closed if all others are busy.
-            oldest = next(one for one in self._open if one is connection or one.fileno() not in busy)
+            oldest = next(
+                candidate for candidate in self._open if candidate is connection or candidate.fileno() not in busy
+            )
             self._open.remove(oldest)
             try:
                 oldest.shutdown(socket.SHUT_RDWR)
@@ -80,7 +82,7 @@ class BoundedProtocol(H11Protocol):
 
     _timer: asyncio.TimerHandle | None = None
     _timed: tuple[float, RequestResponseCycle | None] = (0.0, None)
-    """What the timer is for: limit in seconds, and the last request."""
+    """Reason of the timer: limit in seconds, and the last request."""
     _unread = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -132,7 +134,7 @@ class BoundedProtocol(H11Protocol):
         return is_running and not self.flow.write_paused
 
     def _limit(self) -> None:
-        """Set the timer for what the connection waits for now; unchanged if it is the same as before."""
+        """Set the timer for the event that the connection waits for; unchanged if it is the same as before."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             seconds = HEAD_S
@@ -164,10 +166,10 @@ class BoundedProtocol(H11Protocol):
 
 def busy_descriptors(connections: Iterable[object]) -> set[int]:
     """Return the descriptors of the connections whose peers wait for a response."""
-    busy = [one for one in connections if isinstance(one, BoundedProtocol) and one.is_busy]
-    sockets = [one.transport.get_extra_info("socket") for one in busy]
+    busy = [protocol for protocol in connections if isinstance(protocol, BoundedProtocol) and protocol.is_busy]
+    sockets = [protocol.transport.get_extra_info("socket") for protocol in busy]
     # A TLS connection that has ended has no socket any more, for a turn of the event loop.
-    return {one.fileno() for one in sockets if one is not None}
+    return {connection.fileno() for connection in sockets if connection is not None}
 
 
 class LineLimit(logging.Filter):

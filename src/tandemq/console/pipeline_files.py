@@ -1,8 +1,8 @@
-"""What the data pipeline has left on disk: lakes, results of checks, reports, projects. It needs no Spark.
+"""Files of the data pipeline on disk: lakes, results of checks, reports, projects. It needs no Spark.
 
     lake/_delta_log/<version>.json     commits: files with their rows, positions of archived logs
     lake/_tandemq/collect/             the lake is filled from queues
-    state files of scrub and audit     a line per finished range, with what was found there
+    state files of scrub and audit     a line per finished range, with its faults
 
 Only the files that the console was started with are read; of a lake's commits the newest `COMMITS_MAX`, of which each
 may have `COMMIT_BYTES_MAX`; nothing is read from data files. Source: docs/guides/pipeline.md; `tandemq.spark.lake`,
@@ -64,7 +64,7 @@ class LakeStatus:
     """Why it cannot be read; "" if it can."""
     version: int = 0
     commits: int = 0
-    """Number of commits that were read; the following are those of these commits."""
+    """Number of commits that were read; the following fields are of these commits."""
     committed_ms: int = 0
     """Time of the last commit that added messages; 0: none of them did."""
     compacted_ms: int = 0
@@ -140,7 +140,7 @@ def _lake(path: Path) -> LakeStatus:
     found = LakeStatus(path)
     try:
         found.is_collected = (path / "_tandemq" / "collect").is_dir()
-        names = sorted(one.name for one in (path / "_delta_log").iterdir() if _COMMIT.fullmatch(one.name))
+        names = sorted(entry.name for entry in (path / "_delta_log").iterdir() if _COMMIT.fullmatch(entry.name))
         if not names:
             found.error = "it has no commits"
             return found
@@ -220,7 +220,7 @@ def _add_range(found: CheckStatus, line: Any) -> None:
     faults = result["damages" if found.kind == "scrub" else "differences"]
     # An audit counts all differences, and lists some.
     found.faults += len(faults) if found.kind == "scrub" else sum(int(count) for count in result["counts"].values())
-    offsets = [int(one["commitLogOffset"]) for one in faults]
+    offsets = [int(fault["commitLogOffset"]) for fault in faults]
     if offsets and (found.first_fault is None or min(offsets) < found.first_fault):
         found.first_fault = min(offsets)
 

@@ -84,7 +84,7 @@ def read_project(path: Path) -> ProjectStatus:
     for query in queries:
         if (report := reports.get(query.id)) is not None:
             _add_report(query, report)
-    found.queries = sorted([*queries, *faults], key=lambda one: (one.is_declarative, one.name))
+    found.queries = sorted([*queries, *faults], key=lambda entry: (entry.is_declarative, entry.name))
     if not found.queries:
         found.error = "it has no streaming queries yet"
     return found
@@ -115,7 +115,9 @@ def _with_metadata(*roots: Path) -> Iterator[Path]:
         if (directory / "metadata").is_file():
             yield directory
         elif depth < DEPTH_MAX:
-            waiting += [(one, depth + 1) for one in directory.iterdir() if one.is_dir() and not one.is_symlink()]
+            waiting += [
+                (child, depth + 1) for child in directory.iterdir() if child.is_dir() and not child.is_symlink()
+            ]
 
 
 def _query(name: str, directory: Path) -> QueryStatus:
@@ -131,7 +133,7 @@ def _query(name: str, directory: Path) -> QueryStatus:
         commit = directory / "commits" / str(ended[-1])
         found.at_ms = int(commit.stat().st_mtime * 1000)
         found.watermark_ms = int(_lines(commit)[0].get("nextBatchWatermarkMs", 0)) or None
-        found.history = _rows(directory / "offsets", [one for one in planned if one <= ended[-1]][-HISTORY - 1 :])
+        found.history = _rows(directory / "offsets", [batch for batch in planned if batch <= ended[-1]][-HISTORY - 1 :])
         found.rows = found.history[-1] if found.history else None
     except FileNotFoundError:
         found.error = "its checkpoint changes or is incomplete"
@@ -143,7 +145,9 @@ def _query(name: str, directory: Path) -> QueryStatus:
 
 
 def _batches(directory: Path) -> list[int]:
-    return sorted(int(one.name) for one in directory.iterdir() if one.name.isdigit()) if directory.is_dir() else []
+    return (
+        sorted(int(child.name) for child in directory.iterdir() if child.name.isdigit()) if directory.is_dir() else []
+    )
 
 
 def _rows(directory: Path, batches: list[int]) -> list[int]:
@@ -156,12 +160,12 @@ def _rows(directory: Path, batches: list[int]) -> list[int]:
 
 
 def _position(line: Any) -> int | None:
-    """Return the sum of a source's offsets; None if they are not those of queues."""
+    """Return the sum of a source's queue offsets; None for a source without queues."""
     total = None
     for brokers in line.values():
         for queues in brokers.values() if isinstance(brokers, dict) else ():
             if isinstance(queues, dict):
-                total = (total or 0) + sum(int(at) for queue, at in queues.items() if queue.isdigit())
+                total = (total or 0) + sum(int(offset) for queue, offset in queues.items() if queue.isdigit())
     return total
 
 

@@ -1,4 +1,4 @@
-"""The pages, each with its method, address and role. What is not here does not exist."""
+"""All pages, each with its method, address and role."""
 
 import re
 from collections.abc import Awaitable, Callable

@@ -88,14 +88,14 @@ def listen(address: ListenAddress) -> list[Listener]:
     try:
         found = bind(address.host, address.port)
         most = connections_max() // len(found)
-        for one in found:
-            one.listen(BACKLOG)
+        for listener in found:
+            listener.listen(BACKLOG)
     except OSError as error:
-        for one in found:
-            one.close()
+        for listener in found:
+            listener.close()
         where = text_of((address.host, address.port))
         raise LocalError(f"cannot listen on {where}: {error.strerror}", hint="choose another --port") from error
-    return [Listener(one.family, most, one.detach()) for one in found]
+    return [Listener(listener.family, most, listener.detach()) for listener in found]
 
 
 async def serve(

@@ -1,4 +1,4 @@
-"""What pages use: the cluster, the database, accounts, settings. One object per process."""
+"""Services of the pages: the cluster, the database, accounts, settings. One object per process."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -42,11 +42,11 @@ RETRY_MS = 3_000
 
 
 class NotFound(LocalError):
-    """What an address names does not exist."""
+    """The object that an address names does not exist."""
 
 
 class AlreadyExists(ConfigError):
-    """What shall be created exists."""
+    """The object to create exists already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Console:
     admin: Admin
     name_servers: str
     table_source: TableSource | None = None
-    """What fetches the tables of topics and groups; None: `admin`."""
+    """Source of the tables of topics and groups; None: `admin`."""
     accounts: Accounts = field(init=False)
     watch: ClusterWatch = field(init=False)
     tables: ClusterTables = field(init=False)
@@ -107,7 +107,7 @@ class Console:
     _producer: Producer | None = None
 
     def __post_init__(self) -> None:
-        """Build what follows from the arguments."""
+        """Create the services from the arguments."""
         self.accounts = Accounts(self.database)
         self.tokens = ApiTokens(self.database)
         self.api_limit = RateLimit(self.settings.api_per_s, API_BURST)
@@ -116,7 +116,7 @@ class Console:
         self.finder = MessageFinder(self.admin)
 
     async def run(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Run a function that blocks, as those of the database do, in a thread."""
+        """Run a blocking function in a thread, such as one of the database."""
         return await to_thread.run_sync(partial(call, *args, **named), limiter=self._threads)
 
     async def run_hash(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:

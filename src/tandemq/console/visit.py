@@ -81,7 +81,7 @@ class Visit:
         return MessageQueue(self.topic(), self.part("broker"), int(self.part("queue")))
 
     def require_typed(self, expected: str) -> None:
-        """Check that the user has typed a name, to confirm what cannot be undone.
+        """Check that the user has typed a name to confirm an irreversible action.
 
         Raises:
             ConfigError: the text is another one; nothing was changed.
@@ -90,7 +90,7 @@ class Visit:
             raise ConfigError(f"nothing was changed: to confirm, type {expected!r}")
 
     def text(self, template: str, **values: Any) -> str:
-        """Return a template with values, and what every page needs."""
+        """Return a template with its values and the values of every page."""
         path = path_of(self.request)
         query = self.request.url.query
         return render(
@@ -137,7 +137,7 @@ def cookie_name(*, is_secure: bool, base: str) -> str:
 
 
 def local_path(text: str) -> str:
-    """Return a path of this console that a form named; "/" if it leads anywhere else."""
+    """Return the path in a form if it is one of this console, else "/"."""
     parts = urlsplit(text)
     is_local = not parts.scheme and not parts.netloc and text.startswith("/") and not text.startswith("//")
     is_plain = "\\" not in text and text.isprintable() and text.isascii() and len(text) <= 2_000

@@ -105,7 +105,7 @@ class DemoOptions:
     has_pipeline: bool = True
     """Whether the logs go through the data pipeline at the end."""
     mode: Mode = Mode.ELECT
-    """Mode of the groups: what happens when a master dies."""
+    """Mode of the groups: the reaction to the death of a master."""
 
 
 def run(options: DemoOptions, narration: Narration) -> DemoResult:
@@ -139,7 +139,7 @@ def run(options: DemoOptions, narration: Narration) -> DemoResult:
 
 
 def _check_pipeline() -> None:
-    """Check what the pipeline needs before the cluster starts."""
+    """Check the requirements of the pipeline before the cluster starts."""
     try:
         from tandemq.demo import pipeline  # noqa: PLC0415  # the rest of the demo needs no Spark
     except ImportError as error:

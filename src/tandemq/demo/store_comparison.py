@@ -42,14 +42,15 @@ def _compare(first: Path, second: Path, name: str, found: Comparison) -> None:
             return
     found.files += 1
     position = 0
-    for one, other in zip(_chunks(first), _chunks(second), strict=False):
-        if one != other:
-            at = next(
-                (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    for first_chunk, second_chunk in zip(_chunks(first), _chunks(second), strict=False):
+        if first_chunk != second_chunk:
+            index = next(
+                (i for i, (a, b) in enumerate(zip(first_chunk, second_chunk, strict=False)) if a != b),
+                min(len(first_chunk), len(second_chunk)),
             )
-            found.differences.append(f"{name} differs at byte {position + at}")
+            found.differences.append(f"{name} differs at byte {position + index}")
             return
-        position += len(one)
+        position += len(first_chunk)
     found.bytes += position
     if first.stat().st_size != second.stat().st_size:
         found.differences.append(f"{name} has {first.stat().st_size} bytes here and {second.stat().st_size} there")

@@ -129,7 +129,7 @@ class _Run:
         return (json, pack(">ii", opaque, _RESPONSE_FLAG)) if self.options.shape.form == "binary" else (json,)
 
     def receive(self, sender: _Sender, now_ns: int) -> int:
-        """Count what has arrived; return the number of requests to replace."""
+        """Count the responses that have arrived; return the number of requests to replace."""
         data = sender.link.receive()
         if sender.watched:
             whole = sender.tail + data if sender.tail else data
@@ -162,7 +162,7 @@ class _Run:
         return now_ns / 1e9
 
     def send_due(self, now_ns: int, wall_ms: int) -> None:
-        """Send what the rate allows by now, an equal part on each connection."""
+        """Send the messages that the rate allows by now, an equal part on each connection."""
         frames_per_s = self.options.rate / self.options.shape.batch
         due = int((now_ns - self.began_ns) / 1e9 * frames_per_s) - self.sent
         left = len(self.senders)
@@ -260,7 +260,7 @@ class _TransactionRun(_Run):
         return over
 
     def commit(self, sender: _Sender, frame: bytes) -> bytes:
-        """Return the commit after a response that says a half message is stored; nothing after any other one."""
+        """Return the commit of the half message that a response reports as stored; empty for any other response."""
         found, queue_offset = _OFFSET_ID.search(frame), _QUEUE_OFFSET.search(frame)
         if found is None or queue_offset is None:
             return b""

@@ -92,7 +92,7 @@ async def offsets_of(admin: "Admin", name: str, *, hint: str = "") -> "dict[Mess
     Args:
         admin: client of the cluster.
         name: consumer group.
-        hint: what to do if the group does not exist, as part of the error.
+        hint: advice in the error if the group does not exist.
     Raises:
         LocalError: no broker knows the group.
     """
@@ -109,12 +109,12 @@ def progress_rows(progress: "dict[MessageQueue, ConsumeProgress]") -> list[dict[
             "topic": queue.topic,
             "broker": queue.broker_name,
             "queue": queue.queue_id,
-            "offset": at.consumer_offset,
-            "end": at.broker_offset,
-            "lag": at.lag,
-            "lastConsumed": time_text(at.last_ms),
+            "offset": offsets.consumer_offset,
+            "end": offsets.broker_offset,
+            "lag": offsets.lag,
+            "lastConsumed": time_text(offsets.last_ms),
         }
-        for queue, at in progress.items()
+        for queue, offsets in progress.items()
     ]
 
 
@@ -158,7 +158,10 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
         who = await _members(admin, name)
         queues = progress_rows(progress)
         members = (
-            [{"client": one.client_id, "address": one.address, "language": one.language} for one in who.connections]
+            [
+                {"client": connection.client_id, "address": connection.address, "language": connection.language}
+                for connection in who.connections
+            ]
             if who
             else []
         )

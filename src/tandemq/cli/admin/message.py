@@ -73,7 +73,7 @@ def send(
     messages = [
         Message(
             topic,
-            one,
+            content,
             tags=tag,
             keys=keys,
             properties=_properties(pairs),
@@ -81,7 +81,7 @@ def send(
             delay=parse_duration(delay) if delay else None,
             deliver_at=parse_time(at) / 1000 if at else None,
         )
-        for one in bodies
+        for content in bodies
     ]
     import asyncio  # noqa: PLC0415  # --help needs no loop
 
@@ -125,11 +125,11 @@ async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[Sen
 
     results = []
     async with Producer(name_servers, group=group, retry_ms=RETRY_MS, tls=client_tls() or False) as producer:
-        for at in range(0, len(messages), LINES_PER_BATCH):
-            some = messages[at : at + LINES_PER_BATCH]
+        for start in range(0, len(messages), LINES_PER_BATCH):
+            some = messages[start : start + LINES_PER_BATCH]
             # RocketMQ does not allow delayed messages in a batch.
             if len(some) == 1 or some[0].is_delayed:
-                results += [await producer.send(one) for one in some]
+                results += [await producer.send(outgoing) for outgoing in some]
             else:
                 results += await producer.send_batch(some)
     return results
@@ -205,11 +205,11 @@ async def _tail(
             found = await consumer.poll(min(left or 100, 100), timeout_s=seconds)
             if not found and seconds is not None:
                 return
-            for one in found:
+            for stored in found:
                 if as_json:
-                    show_json(as_object(one))
+                    show_json(as_object(stored))
                 else:
-                    click.echo(_line(one))
+                    click.echo(_line(stored))
             if left is not None:
                 left -= len(found)
 
@@ -265,17 +265,17 @@ def query(
             )
         if broker_name is None or queue_id is None or offset is None:
             raise click.UsageError("give --key, --unique-key, --id, or --broker, --queue and --offset")
-        one = await admin.message_at(MessageQueue(topic, broker_name, queue_id), offset)
-        return [one] if one is not None else []
+        stored = await admin.message_at(MessageQueue(topic, broker_name, queue_id), offset)
+        return [stored] if stored is not None else []
 
     found = with_admin(name_servers, requests)
     if as_json:
-        show_json([as_object(one) for one in found])
+        show_json([as_object(stored) for stored in found])
     elif not found:
         click.echo("no message found")
     else:
-        for one in found:
-            click.echo(_line(one))
+        for stored in found:
+            click.echo(_line(stored))
     if not found:
         raise click.exceptions.Exit(1)
 
@@ -283,36 +283,36 @@ def query(
 message.add_command(trace)
 
 
-def as_object(one: "StoredMessage") -> dict[str, Any]:
+def as_object(stored: "StoredMessage") -> dict[str, Any]:
     """Return a message as an object for `--json`.
 
     A body that is not UTF-8 is given in hexadecimal digits; a body that cannot be decompressed is given as stored, with
     the reason as `fault`.
     """
     return {
-        "topic": one.topic,
-        "queue": one.queue_id,
-        "offset": one.queue_offset,
-        "id": one.unique_key,
-        "offsetId": one.offset_message_id,
-        "tag": one.tags,
-        "keys": one.keys,
-        "stored": one.store_ms,
-        "born": one.born_ms,
-        "bornHost": one.born_host,
-        "storeHost": one.store_host,
-        "reconsumeTimes": one.reconsume_times,
-        "properties": one.properties,
-        **body_field(one.body),
-        **({"fault": one.fault} if one.fault else {}),
+        "topic": stored.topic,
+        "queue": stored.queue_id,
+        "offset": stored.queue_offset,
+        "id": stored.unique_key,
+        "offsetId": stored.offset_message_id,
+        "tag": stored.tags,
+        "keys": stored.keys,
+        "stored": stored.store_ms,
+        "born": stored.born_ms,
+        "bornHost": stored.born_host,
+        "storeHost": stored.store_host,
+        "reconsumeTimes": stored.reconsume_times,
+        "properties": stored.properties,
+        **body_field(stored.body),
+        **({"fault": stored.fault} if stored.fault else {}),
     }
 
 
-def _line(one: "StoredMessage") -> str:
-    body = one.body[:200].decode("utf-8", "backslashreplace")
-    shown = plain(body) + ("…" if len(one.body) > 200 else "")
-    keys = f" keys={','.join(one.keys)}" if one.keys else ""
-    tag = f" tag={one.tags}" if one.tags else ""
-    fault = f" [{one.fault}]" if one.fault else ""
-    place = f"{one.topic}/{one.queue_id}@{one.queue_offset}"
-    return f"{time_text(one.store_ms)} {place} {plain(one.unique_key + tag + keys)}{fault} {shown}"
+def _line(stored: "StoredMessage") -> str:
+    body = stored.body[:200].decode("utf-8", "backslashreplace")
+    shown = plain(body) + ("…" if len(stored.body) > 200 else "")
+    keys = f" keys={','.join(stored.keys)}" if stored.keys else ""
+    tag = f" tag={stored.tags}" if stored.tags else ""
+    fault = f" [{stored.fault}]" if stored.fault else ""
+    place = f"{stored.topic}/{stored.queue_id}@{stored.queue_offset}"
+    return f"{time_text(stored.store_ms)} {place} {plain(stored.unique_key + tag + keys)}{fault} {shown}"

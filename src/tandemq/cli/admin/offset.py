@@ -33,7 +33,7 @@ def show(group: str, topic: str | None, name_servers: str, as_json: bool) -> Non
         if topic is not None:
             await admin.topic_route(topic)  # raises if the topic does not exist
         progress = await offsets_of(admin, group)
-        return progress_rows({queue: at for queue, at in progress.items() if topic in (None, queue.topic)})
+        return progress_rows({queue: offsets for queue, offsets in progress.items() if topic in (None, queue.topic)})
 
     show_rows(with_admin(name_servers, requests), as_json=as_json, empty="no offsets")
 
@@ -70,7 +70,7 @@ def reset(
     async def requests(admin: "Admin") -> list[dict[str, Any]]:
         where = _target(target, topic, broker_name, queue_id)
         progress = await offsets_of(admin, group, hint=f"tandemq group create {group} creates it; {LIST_HINT}")
-        before = {queue: at.consumer_offset for queue, at in progress.items()}
+        before = {queue: offsets.consumer_offset for queue, offsets in progress.items()}
         plan = await (admin.reset_offsets(group, topic, where) if yes else admin.plan_reset(topic, where))
         return [
             {

@@ -136,7 +136,7 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
         return
     show_rows(
         [
-            {**row, "addresses": ", ".join(f"{member}={at}" for member, at in row["addresses"].items())}
+            {**row, "addresses": ", ".join(f"{member}={address}" for member, address in row["addresses"].items())}
             for row in found["brokers"]
         ],
         as_json=False,

@@ -1,4 +1,4 @@
-"""`tandemq message trace`: what producers and consumers did with a message."""
+"""`tandemq message trace`: events of a message at producers and consumers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +35,12 @@ def trace(key: str, topic: str, begin: str | None, end: str | None, name_servers
 
     found = with_admin(name_servers, requests)
     if as_json:
-        show_json([as_object(one) for one in found.traces])
+        show_json([as_object(message_trace) for message_trace in found.traces])
     elif not found.traces:
         click.echo(f"no trace found in {topic}")
     else:
-        for number, one in enumerate(found.traces):
-            _show(one, first=number == 0)
+        for number, message_trace in enumerate(found.traces):
+            _show(message_trace, first=number == 0)
     if found.is_cut:
         click.echo("There may be more: brokers return a limited number; narrow it by --begin and --end.", err=True)
     if found.unreadable:
@@ -49,13 +49,13 @@ def trace(key: str, topic: str, begin: str | None, end: str | None, name_servers
         raise click.exceptions.Exit(1)
 
 
-def as_object(one: "MessageTrace") -> dict[str, Any]:
+def as_object(message_trace: "MessageTrace") -> dict[str, Any]:
     """Return a trace as an object for `--json`; times are milliseconds since 1970."""
     return {
-        "id": one.message_id,
-        "topic": one.topic,
-        "tag": one.tags,
-        "keys": one.keys.split(),
+        "id": message_trace.message_id,
+        "topic": message_trace.topic,
+        "tag": message_trace.tags,
+        "keys": message_trace.keys.split(),
         "steps": [
             {
                 "event": step.event.value,
@@ -69,16 +69,16 @@ def as_object(one: "MessageTrace") -> dict[str, Any]:
                 "retryTimes": step.retry_times,
                 "offsetId": step.offset_message_id,
             }
-            for step in one.steps
+            for step in message_trace.steps
         ],
     }
 
 
-def _show(one: "MessageTrace", *, first: bool) -> None:
+def _show(message_trace: "MessageTrace", *, first: bool) -> None:
     if not first:
         click.echo()
-    parts = (("topic", one.topic), ("tag", one.tags), ("keys", one.keys))
-    click.echo(plain(" ".join([one.message_id, *(f"{name}={text}" for name, text in parts if text)])))
+    parts = (("topic", message_trace.topic), ("tag", message_trace.tags), ("keys", message_trace.keys))
+    click.echo(plain(" ".join([message_trace.message_id, *(f"{name}={text}" for name, text in parts if text)])))
     rows = [
         {
             "time": time_text(step.time_ms),
@@ -89,6 +89,6 @@ def _show(one: "MessageTrace", *, first: bool) -> None:
             "ms": step.cost_ms,
             "outcome": step.outcome + (f" (delivery {step.retry_times + 1})" if step.retry_times else ""),
         }
-        for step in one.steps
+        for step in message_trace.steps
     ]
     show_rows(rows, as_json=False)

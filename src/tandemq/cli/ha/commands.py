@@ -62,7 +62,7 @@ def verify(broker: str | None, start: int, search: GroupSearch, as_json: bool) -
             progress = ProgressLine(group.name, silent=as_json, is_brief=True)
             found = compare(first.address, other.address, start, progress)
             rows.append(_row([first, other], found))
-            differences += [_difference_row(one, [first, other]) for one in found.queues.differences]
+            differences += [_difference_row(difference, [first, other]) for difference in found.queues.differences]
     if as_json:
         show_json(rows)
     else:
@@ -86,26 +86,26 @@ def _row(members: Sequence[FoundBroker], found: "ReplicaComparison | None") -> d
         "differsAt": found and found.differs_at,
         "damaged": _damaged(members),
         "queues": found and found.queues.compared,
-        "queuesDiffer": [_difference_json(one) for one in found.queues.differences] if found else [],
+        "queuesDiffer": [_difference_json(difference) for difference in found.queues.differences] if found else [],
     }
 
 
-def _difference_json(one: "QueueDifference") -> dict[str, Any]:
+def _difference_json(difference: "QueueDifference") -> dict[str, Any]:
     return {
-        "topic": one.queue.topic,
-        "queueId": one.queue.queue_id,
-        "master": one.master and list(one.master),
-        "slave": one.slave and list(one.slave),
+        "topic": difference.queue.topic,
+        "queueId": difference.queue.queue_id,
+        "master": difference.master and list(difference.master),
+        "slave": difference.slave and list(difference.slave),
     }
 
 
-def _difference_row(one: "QueueDifference", members: Sequence[FoundBroker]) -> dict[str, Any]:
-    master, slave = (at and f"{at.first} to {at.end}" for at in (one.master, one.slave))
+def _difference_row(difference: "QueueDifference", members: Sequence[FoundBroker]) -> dict[str, Any]:
+    master, slave = (span and f"{span.first} to {span.end}" for span in (difference.master, difference.slave))
     return {
         "broker": members[0].broker,
         "members": f"{members[0].broker_id}, {members[1].broker_id}",
-        "topic": plain(one.queue.topic),
-        "queue": one.queue.queue_id,
+        "topic": plain(difference.queue.topic),
+        "queue": difference.queue.queue_id,
         "master": master or "none",
         "slave": slave or "none",
     }
@@ -145,16 +145,18 @@ def compare(first: str, second: str, start: int, progress: ProgressLine) -> Repl
     with ExitStack() as stack:
         tls = client_tls()
         master, slave = (stack.enter_context(BlockingConnection(address, tls=tls)) for address in (first, second))
-        one, other = _Log(master), _Log(slave)
-        a, b = one.digest(0, 0), other.digest(0, 0)
+        master_log, slave_log = _Log(master), _Log(slave)
+        a, b = master_log.digest(0, 0), slave_log.digest(0, 0)
         begin, end = max(start, a.log_start, b.log_start), min(a.log_end, b.log_end)
         begin = min(begin, end)
         differs_at = None
-        for at, size in _equal_ranges(one, other, begin, end):
+        for offset, size in _equal_ranges(master_log, slave_log, begin, end):
             if size < 0:
-                differs_at = at
-            progress(end - begin if size < 0 else at + size - begin, end - begin)
-        queues = compare_queues(master, slave, lambda: (one.digest(0, 0).log_start, other.digest(0, 0).log_start))
+                differs_at = offset
+            progress(end - begin if size < 0 else offset + size - begin, end - begin)
+        queues = compare_queues(
+            master, slave, lambda: (master_log.digest(0, 0).log_start, slave_log.digest(0, 0).log_start)
+        )
         return ReplicaComparison(begin, end, differs_at, queues)
 
 
@@ -187,33 +189,33 @@ class _Log:
         return _Digest(int(fields["size"]), int(fields["crc"]), int(fields["logStart"]), int(fields["logEnd"]))
 
 
-def _equal_ranges(one: _Log, other: _Log, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _equal_ranges(first: _Log, second: _Log, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield (offset, size) of equal ranges in order; at the first byte that differs (its offset, -1), and stop."""
-    at = start
-    while at < end:
-        size = min(CHUNK_BYTES, end - at)
-        a = one.digest(at, size)
-        b = other.digest(at, a.size)
+    offset = start
+    while offset < end:
+        size = min(CHUNK_BYTES, end - offset)
+        a = first.digest(offset, size)
+        b = second.digest(offset, a.size)
         if a.size == 0 or b.size == 0:
             # Retention has deleted the range meanwhile, on one side or both: continue where both logs start now.
             later = max(a.log_start, b.log_start)
-            if later <= at:
-                raise RemoteError(f"log offset {at} cannot be read")
-            at = later
+            if later <= offset:
+                raise RemoteError(f"log offset {offset} cannot be read")
+            offset = later
             continue
         if (a.size, a.crc) != (b.size, b.crc):
-            yield _first_difference(one, other, at, min(a.size, b.size)), -1
+            yield _first_difference(first, second, offset, min(a.size, b.size)), -1
             return
-        yield at, a.size
-        at += a.size
+        yield offset, a.size
+        offset += a.size
 
 
-def _first_difference(one: _Log, other: _Log, start: int, size: int) -> int:
+def _first_difference(first: _Log, second: _Log, start: int, size: int) -> int:
     """Return the log offset of the first byte that differs, by bisecting a range that is known to differ."""
     equal = 0
     while size - equal > 1:
         middle = (equal + size) // 2
-        if one.digest(start + equal, middle - equal).crc == other.digest(start + equal, middle - equal).crc:
+        if first.digest(start + equal, middle - equal).crc == second.digest(start + equal, middle - equal).crc:
             equal = middle
         else:
             size = middle

@@ -77,7 +77,7 @@ def _master_faults(group: Group, rows: Rows) -> Iterable[str]:
 
 
 def _use_faults(master: FoundBroker, refusing: str | None) -> Iterable[str]:
-    """Yield what the master refuses to clients although the configuration permits it.
+    """Yield the operations that the master refuses to clients although the configuration permits them.
 
     Args:
         master: the master.
@@ -89,7 +89,7 @@ def _use_faults(master: FoundBroker, refusing: str | None) -> Iterable[str]:
     if not master.has_registry:
         return
     members = failover.get("members", ())
-    allowed = next((one["permission"] for one in members if one["brokerId"] == master.broker_id), "FULL")
+    allowed = next((member["permission"] for member in members if member["brokerId"] == master.broker_id), "FULL")
     for key, words, what in (("mayWrite", _MAY_WRITE, "takes no messages"), ("mayRead", _MAY_READ, "cannot be read")):
         if not failover.get(key) and allowed in words:
             yield f"master {master.broker_id} {what}: {failover.get('why')}"
@@ -114,8 +114,8 @@ def _slave_faults(group: Group, rows: Rows) -> Iterable[str]:
     in_sync = set(first["inSync"] or ())
     answering = {row["id"] for row in rows if row["state"] not in ("away", "no answer", "has no link to its master")}
     if first["mode"] is not None:
-        configured = {one["brokerId"] for one in first["members"]}
-        yield from (f"broker {one} is not in sync" for one in sorted((configured & answering) - in_sync))
+        configured = {member["brokerId"] for member in first["members"]}
+        yield from (f"broker {broker_id} is not in sync" for broker_id in sorted((configured & answering) - in_sync))
 
 
 def _named(link: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ class LagLimits:
 
 @dataclass(slots=True)
 class ClusterFaults:
-    """What was found about all groups, by name; "" for what concerns no particular group."""
+    """Faults and rows by name of the group; "" for faults that concern no particular group."""
 
     outages: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Faults because of which clients are not served."""
@@ -88,7 +88,7 @@ def _lagging(rows: Mapping[str, Rows], limit: int | None) -> list[str]:
 
 
 def _performance(found: ClusterFaults, limits: LagLimits) -> str:
-    warning, critical = ("" if one is None else str(one) for one in (limits.warning, limits.critical))
+    warning, critical = ("" if limit is None else str(limit) for limit in (limits.warning, limits.critical))
     brokers = [row for of_group in found.rows.values() for row in of_group]
     answering = sum(row["state"] not in ("away", "no answer") for row in brokers)
     values = [

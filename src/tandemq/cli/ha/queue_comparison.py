@@ -85,14 +85,14 @@ def compare_queues(
         )
         if not differences or time.monotonic() >= deadline:
             return ComparedQueues(count, differences)
-        left = {one.queue.topic for one in differences}
+        left = {difference.queue.topic for difference in differences}
         time.sleep(PAUSE_S)
 
 
 def _agree(
     before: OffsetRange | None, on_slave: OffsetRange | None, after: OffsetRange | None, *, has_equal_starts: bool
 ) -> bool:
-    """Return whether what the slave has may be what the master had between `before` and `after`."""
+    """Return whether the slave's queue may be a state of the master's queue between `before` and `after`."""
     if _is_empty(on_slave) and _is_empty(after):
         return True
     if on_slave is None or after is None:

@@ -59,13 +59,13 @@ def damage_rows(broker: str, broker_id: int, found: dict[str, Any] | None) -> li
         {
             "broker": broker,
             "id": broker_id,
-            "from": one["start"],
-            "to": one["end"],
-            "fate": "lost" if one["isLost"] else "waits",
-            "why": one["reason"],
-            "repair": one["trouble"] or "under way",
+            "from": damage["start"],
+            "to": damage["end"],
+            "fate": "lost" if damage["isLost"] else "waits",
+            "why": damage["reason"],
+            "repair": damage["trouble"] or "under way",
         }
-        for one in found["damaged"]
+        for damage in found["damaged"]
     ]
     suspicion = found["suspicion"]
     if suspicion is not None and found["damaged"]:
@@ -138,7 +138,7 @@ def show_damages(rows: list[dict[str, Any]]) -> None:
 
 def _is_done(found: dict[str, Any] | None) -> bool:
     """Return whether the pass has ended and a repair of each damaged range was tried."""
-    return found is None or (found["state"] != "running" and all(one["trouble"] for one in found["damaged"]))
+    return found is None or (found["state"] != "running" and all(damage["trouble"] for damage in found["damaged"]))
 
 
 def _row(name: str, number: int, found: dict[str, Any] | None) -> dict[str, Any]:

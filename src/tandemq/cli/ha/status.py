@@ -160,7 +160,7 @@ def _links(address: str) -> dict[str, Any]:
 
 
 def _secured(link: dict[str, Any]) -> str | None:
-    """Return what protects a replication connection; None if unknown, as with a Java broker."""
+    """Return the protection of a replication connection; None if unknown, as with a Java broker."""
     if "authenticated" not in link:
         return None
     found = ["secret"] if link["authenticated"] else []
@@ -199,7 +199,11 @@ def _show_group(group: Group) -> None:
     click.echo(f"\n{group.name}: {_record_text(first)}")
     click.echo("\n".join(times_texts(knowing)) + "\n")
     master = group.master
-    lags = {one["brokerId"]: one for one in (master.failover or {}).get("members", ())} if master is not None else {}
+    lags = (
+        {member["brokerId"]: member for member in (master.failover or {}).get("members", ())}
+        if master is not None
+        else {}
+    )
     show_rows([_part(found, lags.get(found.broker_id, {})) for found in group.members], as_json=False)
     for broker_id in group.missing:
         click.echo(f"broker {broker_id} is a member and is not live, or does not answer")
@@ -217,10 +221,10 @@ def _record_text(failover: Mapping[str, Any]) -> str:
     if failover["askedInSync"] is not None:
         sets.append(f"being changed to {', '.join(map(str, failover['askedInSync']))}")
     reader = f", read from broker {failover['reader']}" if failover["reader"] != failover["master"] else ""
-    last = "" if reason == f"in sync: {in_sync}" else f"; {reason}"
+    suffix = "" if reason == f"in sync: {in_sync}" else f"; {reason}"
     return (
         f"mode {failover['mode']}, epoch {failover['epoch']}, master {failover['master']}{reader}, "
-        f"{', '.join(sets)}{last}"
+        f"{', '.join(sets)}{suffix}"
     )
 
 

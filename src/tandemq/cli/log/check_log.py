@@ -130,9 +130,9 @@ def verify(
         queues: compare queue entries too, and add the results to the `QueueComparison`.
     """
     ranges = [
-        (segment, at, min(at + RANGE_BYTES_MIN, segment.end))
+        (segment, start, min(start + RANGE_BYTES_MIN, segment.end))
         for segment in segments
-        for at in range(segment.start, segment.end, RANGE_BYTES_MIN)
+        for start in range(segment.start, segment.end, RANGE_BYTES_MIN)
     ]
     total = sum(segment.size for segment in segments)
     done_bytes = 0
@@ -152,7 +152,7 @@ def verify(
             joined = _joined(segment, sorted(parts.pop(segment.start), key=lambda part: part.start))
             if joined.report.records:
                 # Valid records follow, so the log did not end in the earlier files: their ends are damage.
-                yield from (one.damaged() for one in unended)
+                yield from (file.damaged() for file in unended)
                 unended.clear()
             if joined.end < segment.end:
                 unended.append(joined)
@@ -163,30 +163,30 @@ def verify(
 
 def _end_of_log(unended: "list[_Joined]") -> Iterator[SegmentReport]:
     """Report the files that no valid record follows: the log ends in the first; its remaining data are a torn tail."""
-    written = max((one.written for one in unended), default=0)
-    for at, one in enumerate(unended):
-        if at == 0 and written > one.end:
-            one.report.damages.append(LogDamage(one.end, written, one.reason, is_tail=True))
-        yield one.report
+    written = max((file.written for file in unended), default=0)
+    for index, file in enumerate(unended):
+        if index == 0 and written > file.end:
+            file.report.damages.append(LogDamage(file.end, written, file.reason, is_tail=True))
+        yield file.report
 
 
 def _results(
     ranges: list[tuple[Segment, int, int]], jobs: int, queues: Settings | None
 ) -> Iterator[tuple[CheckedRange, int]]:
-    for empty in (one for one in ranges if not _has_data(*one)):
+    for empty in (part for part in ranges if not _has_data(*part)):
         yield CheckedRange(empty[0].start, empty[1]), empty[2] - empty[1]
-    ranges = [one for one in ranges if _has_data(*one)]
+    ranges = [part for part in ranges if _has_data(*part)]
     if jobs == 1 or len(ranges) < 2:
         check = QueueCheck(queues) if queues is not None else None
-        for one in ranges:
-            yield check_range(*one, check), one[2] - one[1]
+        for part in ranges:
+            yield check_range(*part, check), part[2] - part[1]
         return
     # Workers are spawned, because forking would copy the caller's threads and locks.
     context = get_context("spawn")
     with ProcessPoolExecutor(
         min(jobs, len(ranges)), mp_context=context, initializer=_begin_worker, initargs=(queues,)
     ) as pool:
-        futures = {pool.submit(_check_in_worker, *one): one[2] - one[1] for one in ranges}
+        futures = {pool.submit(_check_in_worker, *part): part[2] - part[1] for part in ranges}
         for future in as_completed(futures):
             yield future.result(), futures[future]
 
@@ -340,7 +340,7 @@ class _Range:
         return stream.position, None
 
     def _wanted(self, position: int, read: int) -> int:
-        """Bytes to read next: a window, but behind the range's end only what completes the record that reaches it."""
+        """Bytes to read next: a window, but behind the range's end only the rest of the record that reaches it."""
         if read < self._end:
             return min(WINDOW_BYTES, self._end - read)
         size = int.from_bytes(self._read(position, SIZE_FIELD_BYTES), "big", signed=True)
@@ -348,14 +348,14 @@ class _Range:
 
     def _last_written(self, position: int) -> int:
         """Behind the last byte of the range that is not zero, from a place on; 0 if there is none."""
-        last = 0
+        end = 0
         while (position := max(position, self._next_data(position))) < self._end:
             data = self._read(position, min(TAIL_LOOK_BYTES, self._end - position))
             written = len(data.rstrip(b"\0"))
             if written:
-                last = position + written
+                end = position + written
             position += len(data)
-        return last
+        return end
 
 
 def seconds_since(began: float) -> float:

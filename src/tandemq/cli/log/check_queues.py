@@ -237,9 +237,11 @@ class QueueCheck:
         if held == wanted:
             self._found.named[name] += count
             return
-        for at in range(0, len(wanted), QUEUE_ENTRY_BYTES):
-            stop = at + QUEUE_ENTRY_BYTES
-            self._compare_one(name, queue, first + at // QUEUE_ENTRY_BYTES, held[at:stop], wanted[at:stop])
+        for position in range(0, len(wanted), QUEUE_ENTRY_BYTES):
+            stop = position + QUEUE_ENTRY_BYTES
+            self._compare_one(
+                name, queue, first + position // QUEUE_ENTRY_BYTES, held[position:stop], wanted[position:stop]
+            )
 
     def _compare_one(self, name: Name, queue: _Queue, queue_offset: int, held: bytes, wanted: bytes) -> None:
         entry, right = QUEUE_ENTRY.unpack(held), QUEUE_ENTRY.unpack(wanted)

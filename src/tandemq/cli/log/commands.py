@@ -118,18 +118,18 @@ def _judge_queues(
 def _derived_facts(
     entered: "QueueReport | None", indexed: "IndexReport | None"
 ) -> "tuple[dict[str, int], list[Finding], list[str]]":
-    """Return the results of queues and index to show: figures, faults, and notes on what was not checked."""
-    checked = [one for one in (entered, indexed) if one is not None]
+    """Return the results of queues and index to show: figures, faults, and notes on unchecked parts."""
+    checked = [check for check in (entered, indexed) if check is not None]
     facts: dict[str, int] = {}
     if entered is not None:
         facts |= {"queues": entered.queues, "queueEntries": entered.entries}
     if indexed is not None:
         facts["indexEntries"] = indexed.entries
     if checked:
-        facts["notYetEntered"] = sum(one.not_yet for one in checked)
-        facts["derivedFaults"] = sum(one.findings.faults for one in checked)
-    listed = [finding for one in checked for finding in one.findings.listed]
-    return facts, listed, [note for one in checked for note in one.notes]
+        facts["notYetEntered"] = sum(check.not_yet for check in checked)
+        facts["derivedFaults"] = sum(check.findings.faults for check in checked)
+    listed = [finding for check in checked for finding in check.findings.listed]
+    return facts, listed, [note for check in checked for note in check.notes]
 
 
 def _noted(store: Path) -> dict[str, int]:

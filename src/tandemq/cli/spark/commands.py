@@ -60,14 +60,14 @@ def show_losses(lost: Sequence[Mapping[str, Any]]) -> None:
     """Print the log offsets that are missing, or disappeared while they were read."""
     from tandemq.spark.sources.log.ranges import describe_loss  # noqa: PLC0415
 
-    for one in lost:
-        where = f", in the {' and the '.join(one['in'])} log" if "in" in one else ""
-        click.echo(f"lost: {describe_loss(one['start'], one['end'], one['why'])}{where}")
+    for loss in lost:
+        where = f", in the {' and the '.join(loss['in'])} log" if "in" in loss else ""
+        click.echo(f"lost: {describe_loss(loss['start'], loss['end'], loss['why'])}{where}")
 
 
 def lost_bytes(lost: Sequence[Mapping[str, Any]]) -> int:
     """Return the number of lost bytes."""
-    return sum(one["end"] - one["start"] for one in lost)
+    return sum(loss["end"] - loss["start"] for loss in lost)
 
 
 # archive, and maintenance of the lake
@@ -222,11 +222,11 @@ def audit(
         from tandemq.spark.jobs.audit import audit as compare  # noqa: PLC0415
 
         progress = common.progress("audit")
-        one, other = common.locations([first, second])
+        first_location, second_location = common.locations([first, second])
         found = compare(
             session,
-            one,
-            other,
+            first_location,
+            second_location,
             range_bytes=range_bytes,
             allow_retention=allow_retention,
             state=state,
@@ -238,15 +238,15 @@ def audit(
     else:
         shown = [
             {
-                "kind": one["kind"],
-                "at": one["commitLogOffset"],
-                "bytes": one.get("size"),
-                "topic": one.get("topic", ""),
-                "queue": one.get("queueId"),
-                "offset": one.get("queueOffset"),
-                "in": ", ".join(one.get("in", [])),
+                "kind": difference["kind"],
+                "at": difference["commitLogOffset"],
+                "bytes": difference.get("size"),
+                "topic": difference.get("topic", ""),
+                "queue": difference.get("queueId"),
+                "offset": difference.get("queueOffset"),
+                "in": ", ".join(difference.get("in", [])),
             }
-            for one in found.differences[:SHOWN_MAX]
+            for difference in found.differences[:SHOWN_MAX]
         ]
         if shown:
             show_rows(shown, as_json=False)
@@ -421,7 +421,7 @@ def report(
     page.write_text(text, encoding="utf-8")
     diverges = [audit.second for audit in audits if audit.diverges_at is not None]
     facts = {"page": str(page), "bytes": len(text.encode()), "topics": len(found.topics), "diverging": len(diverges)}
-    lost = lost_bytes([*found.lost, *(one for audit in audits for one in audit.lost)])
+    lost = lost_bytes([*found.lost, *(loss for audit in audits for loss in audit.lost)])
     show_facts(facts | {"lost": lost} | {"java": java}, as_json=common.as_json)
     if lost:
         raise click.exceptions.Exit(EXIT_FAULTS)

@@ -94,26 +94,26 @@ def remove(
         show_json(report | {"java": java})
     else:
         _show_removal(results, report["notReached"], dry_run=dry_run)
-    if not all(one.is_complete for one in results):
+    if not all(result.is_complete for result in results):
         raise click.exceptions.Exit(EXIT_LEFT)
 
 
 def _show_removal(results: "list[Removal]", not_reached: list[str], *, dry_run: bool) -> None:
-    for one in results:
+    for result in results:
         verb = "found" if dry_run else "removed"
-        click.echo(f"{one.kind} {one.path}: {verb} {one.messages} messages in {one.files} files")
-        show = [{"topic": topic, "messages": count} for topic, count in one.topics.items()]
+        click.echo(f"{result.kind} {result.path}: {verb} {result.messages} messages in {result.files} files")
+        show = [{"topic": topic, "messages": count} for topic, count in result.topics.items()]
         if show:
             show_rows(show, as_json=False)
-        if one.old_files:
-            click.echo(f"deleted {one.old_files} files of older versions")
-        if one.found_after is not None:
-            click.echo(f"a second read found {one.found_after} messages")
-        for damage in one.damaged:
+        if result.old_files:
+            click.echo(f"deleted {result.old_files} files of older versions")
+        if result.found_after is not None:
+            click.echo(f"a second read found {result.found_after} messages")
+        for damage in result.damaged:
             click.echo(f"left: damaged bytes at {damage['commitLogOffset']}, {damage['size']} bytes, contain a value")
-        for path in one.left:
+        for path in result.left:
             click.echo(f"left: {path} may belong to a running archive: repeat the command in an hour")
-        for lost in one.lost:
+        for lost in result.lost:
             click.echo(f"lost: log offsets [{lost['start']}, {lost['end']}) {lost['why']}")
     click.echo("not reached:")
     for what in not_reached:

@@ -99,7 +99,7 @@ def filling_options(what: str, batch: Callable[[Command], Command]) -> Callable[
     """Return a decorator that adds the options of a command that fills a lake; the command gets them as `filling`.
 
     Args:
-        what: what it copies, in help texts: records or messages.
+        what: noun for the copied items in help texts: records or messages.
         batch: decorator of the option that limits a commit, which the command gets by its own name.
     """
     follow = click.option("--follow", is_flag=True, help=f"Continue with new {what} until interrupted.")

@@ -137,7 +137,7 @@ class _Progress:
     """Lines on standard error after each piece, with the time left."""
 
     def __init__(self, unit: str) -> None:
-        """`unit`: what the progress counts of the log, bytes or segments."""
+        """`unit`: unit in which the progress counts the log, bytes or segments."""
         self._unit = unit
         self._began = time.monotonic()
 
@@ -182,4 +182,4 @@ def epochs_of_broker(address: str) -> list[tuple[int, int]]:
         answer = ask_json(address, RequestCode.GET_BROKER_EPOCH_CACHE)
     except (NetworkError, RemoteError) as error:
         raise ConfigError(f"--epochs-of: {error}", hint="leave it out to take them from the lake") from error
-    return [(int(one["epoch"]), int(one["startOffset"])) for one in answer["epochList"]]
+    return [(int(entry["epoch"]), int(entry["startOffset"])) for entry in answer["epochList"]]

@@ -66,8 +66,8 @@ def spark_session(
     with clear_errors(words):
         from tandemq.spark.runtime.session import open_session, stop_session  # noqa: PLC0415
 
-        settings = dict(one.partition("=")[::2] for one in conf)
-        if "" in settings or not all("=" in one for one in conf):
+        settings = dict(setting.partition("=")[::2] for setting in conf)
+        if "" in settings or not all("=" in setting for setting in conf):
             raise ConfigError("--conf takes NAME=VALUE", hint="--conf spark.driver.memory=2g")
         name = _command_text()
         session, java = open_session(f"tandemq spark {name}", master=master, settings=settings)
@@ -91,7 +91,11 @@ def spark_session(
 def _command_text() -> str:
     """Return the command and its arguments, without options: the name of its jobs in Spark's UI."""
     context = click.get_current_context()
-    given = [context.params[one.name] for one in context.command.params if isinstance(one, click.Argument) and one.name]
+    given = [
+        context.params[parameter.name]
+        for parameter in context.command.params
+        if isinstance(parameter, click.Argument) and parameter.name
+    ]
     words = [str(word) for value in given for word in (value if isinstance(value, tuple) else [value])]
     return " ".join([context.info_name or "", *words])[:NAME_CHARACTERS_MAX]
 

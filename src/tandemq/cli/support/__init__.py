@@ -1,1 +1,1 @@
-"""What commands share: sessions, tables, types of options."""
+"""Helpers of all commands: sessions, tables, types of options."""

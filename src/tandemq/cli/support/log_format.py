@@ -37,7 +37,7 @@ class JsonFormatter(logging.Formatter):
     """Formatter of JSON lines."""
 
     def __init__(self, constant: Mapping[str, object]) -> None:
-        """`constant`: what every line has, such as the broker's name."""
+        """`constant`: fields of every line, such as the broker's name."""
         super().__init__()
         self._constant = dict(constant)
 
@@ -61,16 +61,16 @@ class JsonFormatter(logging.Formatter):
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
     """Yield the values that a line has behind `name=`; numbers stay numbers."""
     values = record.args if isinstance(record.args, tuple) else ()
-    at = 0
+    index = 0
     for found in _CONVERSION.finditer(str(record.msg)):
         if found[0].endswith("%%"):
             continue
-        if at >= len(values):
+        if index >= len(values):
             return
         if found[1]:
-            value = values[at]
+            value = values[index]
             yield found[1], value if isinstance(value, int | float) else brief(str(value), LINE_CHARACTERS_MAX)
-        at += 1
+        index += 1
 
 
 def use_json(constant: Mapping[str, object]) -> None:

@@ -141,9 +141,9 @@ def members_of(name_servers: str) -> list[ListedBroker]:
         RemoteError: the process at an address is not a name server, or it refuses the request.
     """
     return [
-        ListedBroker(str(data.get("cluster", "")), name, int(number), str(at))
+        ListedBroker(str(data.get("cluster", "")), name, int(number), str(address))
         for name, data in sorted(registered_brokers(name_servers).items())
-        for number, at in sorted(data["brokerAddrs"].items(), key=lambda item: int(item[0]))
+        for number, address in sorted(data["brokerAddrs"].items(), key=lambda item: int(item[0]))
     ]
 
 
@@ -170,8 +170,8 @@ def groups_of(
     wanted = {found.broker for found in asked}
     groups: dict[str, Group] = {}
     for name, broker_id, address, is_registered in [
-        *((one.broker, one.broker_id, one.address, True) for one in registered),
-        *((*one, False) for one in live),
+        *((listed.broker, listed.broker_id, listed.address, True) for listed in registered),
+        *((*member, False) for member in live),
     ]:
         if broker in (None, name) and (not asked or name in wanted):
             group = groups.setdefault(name, Group(name))
@@ -274,7 +274,7 @@ def required_at(addresses: Sequence[str], broker: str | None) -> list[FoundBroke
     found = asked_at(addresses)
     if addresses and not found:
         raise LocalError("no broker given with --address answers", hint="are they running?")
-    names = sorted({one.broker for one in found})
+    names = sorted({listed.broker for listed in found})
     if broker is not None and found and broker not in names:
         raise ConfigError(f"the brokers given with --address belong to group {', '.join(names)}, not to {broker}")
     return found

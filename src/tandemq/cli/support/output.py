@@ -35,7 +35,7 @@ def show_rows(rows: Rows, *, as_json: bool, empty: str = "nothing") -> None:
     heads = list(rows[0])
     cells = [[_text(row[head]) for head in heads] for row in rows]
     numeric = [all(isinstance(row[head], int | float) or row[head] is None for row in rows) for head in heads]
-    widths = [max(len(head), *(len(line[at]) for line in cells)) for at, head in enumerate(heads)]
+    widths = [max(len(head), *(len(line[column]) for line in cells)) for column, head in enumerate(heads)]
     click.echo(_line(heads, widths, numeric))
     click.echo("  ".join("-" * width for width in widths))
     for line in cells:

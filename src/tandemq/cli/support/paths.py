@@ -71,8 +71,8 @@ def lake_locations(given: Sequence[Path | str], storage: tuple[str, ...]) -> "li
     Raises:
         ConfigError: an option is malformed, or there are options and no URL.
     """
-    urls = [one for one in given if scheme_of(one) is not None]
-    return [lake_location(one, storage if one in urls or not urls else ()) for one in given]
+    urls = [path for path in given if scheme_of(path) is not None]
+    return [lake_location(path, storage if path in urls or not urls else ()) for path in given]
 
 
 def lake_location(given: Path | str, storage: tuple[str, ...]) -> "Location":

@@ -241,7 +241,7 @@ def running_info(routes: Routes, group: str, client_id: str) -> Steps[dict[str, 
         NoRoute, NetworkError, RemoteError: the member does not report it.
         LocalError: no broker knows the group.
     """
-    last: RemoteError | None = None
+    last_error: RemoteError | None = None
     for name in (yield from group_brokers(routes, group, None)):
         answer = yield from ask_member(
             routes,
@@ -252,8 +252,8 @@ def running_info(routes: Routes, group: str, client_id: str) -> Steps[dict[str, 
         )
         if answer.code == ResponseCode.SUCCESS:
             return json_object(answer)
-        last = refusal(answer)
-    raise last or LocalError(f"no broker knows the group {group}")
+        last_error = refusal(answer)
+    raise last_error or LocalError(f"no broker knows the group {group}")
 
 
 def topic_groups(routes: Routes, topic: str) -> Steps[list[str]]:

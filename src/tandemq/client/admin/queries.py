@@ -100,7 +100,7 @@ def located_messages(
     if damages and not found:
         raise damages[0]
     located = [LocatedMessage(queue, message) for queue, of_queue in found.items() for message in of_queue.values()]
-    return sorted(located, key=lambda one: (one.message.store_ms, one.message.log_offset))[:count_max]
+    return sorted(located, key=lambda hit: (hit.message.store_ms, hit.message.log_offset))[:count_max]
 
 
 def messages_by_key(
@@ -115,7 +115,7 @@ def messages_by_key(
 ) -> Steps[list[StoredMessage]]:
     """Return the messages of a topic with a key, oldest first. Arguments and errors as `located_messages`."""
     found = yield from located_messages(routes, topic, key, count_max, begin_ms, end_ms, unique=unique)
-    return [one.message for one in found]
+    return [hit.message for hit in found]
 
 
 def _decode(body: bytes, address: str, damages: list[ProtocolError]) -> list[StoredMessage]:
@@ -126,7 +126,7 @@ def _decode(body: bytes, address: str, damages: list[ProtocolError]) -> list[Sto
         if damage:
             raise ProtocolError(damage)
         left_out = "not decompressed: the bodies of this response are too large together; query this message alone"
-        messages += [replace(one, fault=left_out) for one in decode_messages(body[end:], inflates=False)]
+        messages += [replace(message, fault=left_out) for message in decode_messages(body[end:], inflates=False)]
     except ProtocolError as error:
         damages.append(ProtocolError(f"{address} sent a damaged record: {error}"))
         log.warning("damaged record in the response to a query address=%s reason=%s", address, error)

@@ -39,7 +39,7 @@ _LINE_END = LINE_SEPARATOR.encode()
 
 
 class TraceEvent(Enum):
-    """What happened to a message."""
+    """Kind of an event of a message."""
 
     SENT = "sent"
     TRANSACTION_ENDED = "transaction ended"
@@ -89,7 +89,7 @@ class FoundTraces(NamedTuple):
     is_cut: bool
     """Whether there may be more messages or events with the key."""
     unreadable: int
-    """Lines that could not be read, about whatever message."""
+    """Number of trace lines that could not be read, of any message."""
 
 
 class _Line(NamedTuple):
@@ -134,7 +134,7 @@ def message_traces(
     for line in lines:
         of_messages.setdefault(line.record.message_id or "", {})[line] = None
     # Lines without keys are found by the id only.
-    for message_id in [one for one in of_messages if one != key][:MESSAGES_MAX]:
+    for message_id in [other_id for other_id in of_messages if other_id != key][:MESSAGES_MAX]:
         more = yield from reader.lines(message_id)
         of_messages[message_id] |= {line: None for line in more.lines if line.record.message_id == message_id}
         unreadable = max(unreadable, more.unreadable)
@@ -175,7 +175,9 @@ class _Reader:
             read = decode_traces(data.decode("utf-8", "replace"))
             found = [record for record in read.records if record.message_id]
             unreadable += read.unreadable + len(read.records) - len(found)
-            lines += [_Line(one, one.client_host or message.born_host) for one in found if _is_about(one, key)]
+            lines += [
+                _Line(record, record.client_host or message.born_host) for record in found if _is_about(record, key)
+            ]
         self.is_cut |= len(lines) > LINES_MAX
         return _Lines(lines[:LINES_MAX], unreadable)
 

@@ -28,7 +28,7 @@ from tandemq.errors import ClosedError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 AHEAD_MIN = 64
-"""Below this number of deliveries that were looked up, the next batch is."""
+"""The next batch is looked up when fewer checked deliveries than this are left."""
 RETRY_PAUSE_S = 0.5
 WARN_EVERY_S = 60.0
 
@@ -132,7 +132,7 @@ class CheckedDeliveries:
         return batch
 
     async def _check(self, batch: list[Delivery]) -> None:
-        """Skip those that the store has. Deliveries without a unique key, and replayed ones, are not looked up."""
+        """Skip deliveries that the store has as handled; replayed ones and ones without a key are not looked up."""
         identities = [delivery.identity for delivery in batch if delivery.identity]
         handled: Collection[str] = ()
         if identities:

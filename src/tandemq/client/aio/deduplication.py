@@ -1,10 +1,10 @@
-"""De-duplication of a push consumer: its settings, and what a store of handled messages must do.
+"""De-duplication of a push consumer: its settings, and the protocol of a store of handled messages.
 
     PushConsumer(…, deduplicate=True)                                  a window in memory: this member, this process
     PushConsumer(…, deduplicate=Deduplication(window=100_000))         a larger one
     PushConsumer(…, deduplicate=Deduplication(store=SQLiteStore("handled.db")))      all members, and across restarts
 
-What is guaranteed: docs/reference/guarantees.md, "duplicates in the client".
+Guarantees: docs/reference/guarantees.md, "duplicates in the client".
 """
 
 from collections.abc import Collection, Sequence
@@ -16,14 +16,14 @@ from tandemq.errors import ConfigError
 
 
 class DuplicateStore(Protocol):
-    """Keeps what a consumer group has handled, outside the process. Used by one consumer, from one event loop.
+    """Keeps the messages that a consumer group has handled, outside the process. Used by one consumer, on one loop.
 
     Any exception counts as a failure of the store; so do a cancellation, a result of another type, and a call that
     takes longer than `CALL_TIMEOUT_S` seconds, which is cancelled. Each call runs in a task of its own.
     """
 
     async def find(self, group: str, identities: Sequence[str]) -> Collection[str]:
-        """Return those of these messages that were handled.
+        """Return the identities whose messages were handled.
 
         Args:
             group: consumer group.
@@ -43,7 +43,7 @@ CALL_TIMEOUT_S = 5.0
 
 
 class StoreFailure(Enum):
-    """What a consumer does while its store fails."""
+    """Behaviour of a consumer while its store fails."""
 
     WAIT = "wait"
     """No message is delivered, and acknowledgements wait, until the store works again."""
@@ -58,7 +58,7 @@ class Deduplication:
     window: int = 10_000
     """Number of handled messages that are remembered in memory per queue: the latest ones."""
     window_total: int = 200_000
-    """Maximum number of them, of all queues; about 200 bytes each."""
+    """Maximum number of remembered messages of all queues; about 200 bytes each."""
     store: DuplicateStore | None = None
     """Remembers handled messages outside this process too."""
     when_store_fails: StoreFailure = StoreFailure.WAIT

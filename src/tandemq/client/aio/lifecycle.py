@@ -17,7 +17,7 @@ class AsyncClient(ABC, Generic[Core]):
     """A client that has a shell, and the part of its node that does the work, once it is started."""
 
     _kind: ClassVar[str] = "consumer"
-    """What errors call it."""
+    """Name of the client in errors."""
 
     def __init__(self, name_servers: str, client_id: str, tls: ClientTls | bool) -> None:
         """Create a client that is not connected yet. Arguments as `make_config`."""
@@ -33,7 +33,7 @@ class AsyncClient(ABC, Generic[Core]):
 
     @abstractmethod
     async def close(self) -> None:
-        """Wait for what is in flight, within its timeouts, then close; has no effect a second time."""
+        """Wait for requests in flight, within their timeouts, then close; has no effect a second time."""
 
     def _open(self) -> Shell:
         """Open the shell.

@@ -22,11 +22,11 @@ class LoopThread:
     """An event loop in a daemon thread, for the threads of one process.
 
     Work whose caller does not wait any more, because of an exception from a signal handler for instance, is cancelled.
-    When the loop ends, what still runs is cancelled, and its callers get OutcomeUnknown.
+    When the loop ends, running tasks are cancelled, and their callers get OutcomeUnknown.
     """
 
     def __init__(self, close: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
-        """Start the thread and its loop. `close`: closes what is used on it, before the loop ends."""
+        """Start the thread and its loop. `close`: closes the objects that use the loop, before it ends."""
         self._close = close
         self._loop = asyncio.new_event_loop()
         self._stopped = asyncio.Event()
@@ -45,7 +45,7 @@ class LoopThread:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this process is a copy of the one with the thread, made by `fork`: it has no such thread."""
+        """Whether `fork` has copied the process: the copy has no thread."""
         return os.getpid() != self._process
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:

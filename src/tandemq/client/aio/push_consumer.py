@@ -43,7 +43,7 @@ from tandemq.model.topic import AUTO_CREATE_TOPIC
 
 log = logging.getLogger(__name__)
 Handler = Callable[[ReceivedMessage], Awaitable[object]]
-"""An `async def` function; what it returns is ignored."""
+"""An `async def` function; its result is ignored."""
 YIELD_AFTER = 64
 """After this many messages without a wait, the event loop gets a turn."""
 
@@ -447,7 +447,7 @@ class _Workers:
         return self._runner.cancelling() > self._cancelled
 
     async def work(self) -> None:
-        """Handle messages until the consumer is closed or the runner is cancelled, whatever the handler makes of that.
+        """Handle messages until the consumer is closed or the runner is cancelled, even if the handler hides that.
 
         A cancellation that is not the runner's comes from the handler, or from other code that has this task; it fails
         the message at hand.

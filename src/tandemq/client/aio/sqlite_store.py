@@ -94,7 +94,8 @@ class SQLiteStore:
         connection.execute("BEGIN IMMEDIATE")
         try:
             connection.executemany(
-                "INSERT OR REPLACE INTO handled VALUES (?, ?, ?)", [(group, one, int(now_s)) for one in identities]
+                "INSERT OR REPLACE INTO handled VALUES (?, ?, ?)",
+                [(group, identity, int(now_s)) for identity in identities],
             )
             if now_s - self._expired_s >= EXPIRE_EVERY_S:
                 self._expired_s = now_s

@@ -81,7 +81,7 @@ async def _addresses(host: str, port: int) -> list[str]:
 
 def _reason(errors: list[Exception], host: str, *, is_tls: bool) -> str:
     """Return why no address of a host could be connected; the same words on each event loop."""
-    error = next((one for one in errors if not isinstance(one, ConnectionRefusedError)), None)
+    error = next((failure for failure in errors if not isinstance(failure, ConnectionRefusedError)), None)
     if error is None:
         return "connection refused"
     if is_tls and isinstance(error, OSError):
@@ -423,7 +423,7 @@ class Shell:
         errors: list[Exception] = []
         try:
             addresses = await _addresses(host, int(port))
-            errors = await self._connect_any(number, host, [(one, int(port)) for one in addresses])
+            errors = await self._connect_any(number, host, [(ip, int(port)) for ip in addresses])
         except (OSError, ValueError, OverflowError) as error:
             errors = [error]
         finally:

@@ -174,12 +174,12 @@ class ClientRemotingProcessor:
         delivery = Delivery(message, MessageQueue(message.topic, broker_name, message.queue_id), None, 0)
         began_ms = now.mono_ms
 
-        def on_end(is_consumed: bool, at: Now) -> None:
+        def on_end(is_consumed: bool, now: Now) -> None:
             result = {
                 "autoCommit": True,
                 "consumeResult": "CR_SUCCESS" if is_consumed else "CR_LATER",
                 "order": consumer.options.orderly,
-                "spentTimeMills": at.mono_ms - began_ms,
+                "spentTimeMills": now.mono_ms - began_ms,
             }
             self._remoting.answer(address, command, command.answer(ResponseCode.SUCCESS, body=dumps(result)))
 

@@ -213,7 +213,7 @@ class PushConsumerCore:
             self._give_up(delivery, now)
             ticket.settle(None)
         elif self.options.orderly and delay_level != DEAD_LETTER_LEVEL and not self._is_used_up(delivery.message):
-            self._timers.at(now.mono_ms + self.options.suspend_ms, lambda at: self._redeliver(delivery, at))
+            self._timers.at(now.mono_ms + self.options.suspend_ms, lambda now: self._redeliver(delivery, now))
             ticket.settle(None)
         else:
             level = DEAD_LETTER_LEVEL if self.options.orderly else delay_level
@@ -242,16 +242,16 @@ class PushConsumerCore:
     def _send_back(self, delivery: Delivery, level: int, ticket: Ticket[None], now: Now) -> None:
         def on_settled(done: Ticket[bool]) -> None:
             if done.error is None and done.result():
-                self._timers.at(0, lambda at: self._acknowledge(delivery, at))
+                self._timers.at(0, lambda now: self._acknowledge(delivery, now))
             else:
-                self._timers.at(0, lambda at: self._redeliver_later(delivery, at))
+                self._timers.at(0, lambda now: self._redeliver_later(delivery, now))
             ticket.settle(None)
 
         operation = self._sender.send_back(delivery.queue, delivery.message, level)
         self._runner.start(operation, now).then(on_settled)
 
     def _redeliver_later(self, delivery: Delivery, now: Now) -> None:
-        void(self._timers.at(now.mono_ms + LOCAL_RETRY_MS, lambda at: self._redeliver(delivery, at)))
+        void(self._timers.at(now.mono_ms + LOCAL_RETRY_MS, lambda now: self._redeliver(delivery, now)))
 
     def _redeliver(self, delivery: Delivery, now: Now) -> None:
         assigned = delivery.assigned
@@ -307,7 +307,7 @@ class PushConsumerCore:
         if self.options.orderly and delivery.assigned is not None:
             self._current[delivery.assigned] = delivery
         if unreadable.is_rejected(delivery.queue, delivery.message):
-            self._timers.at(now.mono_ms, lambda at: self._reject(delivery, at))
+            self._timers.at(now.mono_ms, lambda now: self._reject(delivery, now))
             return
         self._ready.append(delivery)
         self.on_ready()

@@ -197,7 +197,7 @@ class RebalanceService:
         puller = self._make_puller(
             self._subscriptions[queue.topic],
             process_queue,
-            lambda messages, at: self.on_messages(assigned, messages, at),
+            lambda messages, now: self.on_messages(assigned, messages, now),
         )
         puller.on_refused = partial(self._offsets.persist_soon, self.active)
         puller.on_moved = partial(self._offsets.withdraw, queue)

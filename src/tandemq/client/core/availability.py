@@ -121,7 +121,7 @@ class BrokerAvailability:
     def _send_check(self, suspect: _Suspect, now: Now) -> None:
         suspect.is_check_in_flight = True
         self._remoting.request(
-            suspect.address, suspect.check(), now, lambda answer, at: self._on_checked(suspect, answer, at)
+            suspect.address, suspect.check(), now, lambda answer, now: self._on_checked(suspect, answer, now)
         )
 
     def _on_checked(self, suspect: _Suspect, answer: Answer, now: Now) -> None:
@@ -155,7 +155,7 @@ class BrokerAvailability:
     def _check_later(self, suspect: _Suspect, now: Now) -> None:
         pause_ms = min(CHECK_MS_MAX, CHECK_MS << min(suspect.refusals, 8))
         suspect.refusals += 1
-        self._timers.at(now.mono_ms + self._jitter(pause_ms), lambda at: self._check_due(suspect, at))
+        self._timers.at(now.mono_ms + self._jitter(pause_ms), lambda now: self._check_due(suspect, now))
 
     def _jitter(self, ms: int) -> int:
         return ms - int(self._random.random() * ms / 2)
@@ -167,7 +167,7 @@ class BrokerAvailability:
         if unwanted_ms < WANTED_MS:
             self._send_check(suspect, now)
         elif unwanted_ms < FORGOTTEN_MS:
-            self._timers.at(now.mono_ms + self._jitter(CHECK_MS_MAX), lambda at: self._check_due(suspect, at))
+            self._timers.at(now.mono_ms + self._jitter(CHECK_MS_MAX), lambda now: self._check_due(suspect, now))
         else:
             del self._suspects[suspect.address]
 

@@ -50,7 +50,7 @@ class Ticket(Generic[T]):
             action(self)
 
     def then(self, action: Callable[["Ticket[T]"], None]) -> None:
-        """Call `action` with this ticket once it is settled."""
+        """Call `action` with the ticket once it is settled."""
         if self._guard is not None:
             action = self._guard(action)
         if self.done:
@@ -121,7 +121,7 @@ class Timers:
         self.at(first_ms, again)
 
     def run(self, now: Now) -> None:
-        """Run the actions that are due; those they set for now or earlier run in the next turn, so that a turn ends."""
+        """Run the actions that are due; actions that they add for now run in the next turn, so that a turn ends."""
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now.mono_ms:
             due.append(heappop(self._heap)[2])

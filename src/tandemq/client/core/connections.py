@@ -135,7 +135,7 @@ class RemotingClient:
         self.response_count = 0
         """Number of responses received."""
         self.malformed_count = 0
-        """Number of connections closed because the peer sent what is no frame."""
+        """Number of connections closed because the peer sent a malformed frame."""
         self.on_open: Callable[[str, Now], None] = lambda _address, _now: None
         """Called when a connection is open; requests sent from it precede those that were queued."""
         self.on_recovered: Callable[[str, Now], None] = lambda _address, _now: None
@@ -253,7 +253,7 @@ class RemotingClient:
         peer.decoder = FrameDecoder(self._config.frame_bytes_max)
         self._by_link[link] = peer
         self._turn.connects.append(Connect(link, LinkKind.PEER, peer.address))
-        self._timers.at(now.mono_ms + self._config.connect_timeout_ms, lambda at: self._give_up(peer, link, at))
+        self._timers.at(now.mono_ms + self._config.connect_timeout_ms, lambda now: self._give_up(peer, link, now))
 
     def _give_up(self, peer: _Peer, link: int, now: Now) -> None:
         if peer.link == link and peer.state is _PeerState.CONNECTING:
@@ -418,7 +418,7 @@ class RemotingClient:
         waiting, peer.waiting = peer.waiting, {}
         pause_ms = min(self._config.probe_max_ms, self._config.probe_ms << min(peer.failures - 1, 16))
         peer.probe_ms = now.mono_ms + pause_ms
-        self._timers.at(peer.probe_ms, lambda at: self._reconnect(peer, at))
+        self._timers.at(peer.probe_ms, lambda now: self._reconnect(peer, now))
         for entry in waiting.values():
             entry.bucket.pending_count -= 1
             failure = _failure(peer, entry.sent_ms, reason)

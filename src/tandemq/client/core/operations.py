@@ -123,25 +123,27 @@ def run_together(operations: Sequence[Steps[T]], at_once: int = REQUESTS_AT_ONCE
     try:
         while unstarted or waiting:
             while unstarted and len(waiting) < at_once:
-                at, steps = unstarted.popleft()
-                yield from _advance(at, steps, partial(next, steps), waiting, results)
+                index, steps = unstarted.popleft()
+                yield from _advance(index, steps, partial(next, steps), waiting, results)
             requests = [
-                one for _, _, step in waiting for one in (step.requests if isinstance(step, InvokeAll) else [step])
+                invoke
+                for _, _, step in waiting
+                for invoke in (step.requests if isinstance(step, InvokeAll) else [step])
             ]
             answers = iter((yield from ask_all(requests)))
             before, waiting = waiting, []
-            for at, steps, step in before:
+            for index, steps, step in before:
                 outcome: Any = [next(answers) for _ in step.requests] if isinstance(step, InvokeAll) else next(answers)
                 go_on = steps.throw if isinstance(outcome, TandemError) else steps.send
-                yield from _advance(at, steps, partial(go_on, outcome), waiting, results)
+                yield from _advance(index, steps, partial(go_on, outcome), waiting, results)
     finally:
         for steps in operations:
             steps.close()
-    return [results[at] for at in range(len(operations))]
+    return [results[index] for index in range(len(operations))]
 
 
 def _advance(
-    at: int,
+    index: int,
     steps: Steps[T],
     go_on: Callable[[], Step],
     waiting: list[tuple[int, Steps[T], Invoke | InvokeAll]],
@@ -153,10 +155,10 @@ def _advance(
         while isinstance(step, GetTime):
             step = steps.send((yield step))
     except StopIteration as end:
-        results[at] = end.value
+        results[index] = end.value
         return
     assert isinstance(step, Invoke | InvokeAll), "operations that run together send requests only"
-    waiting.append((at, steps, step))
+    waiting.append((index, steps, step))
 
 
 def pause(ms: int) -> Steps[None]:
@@ -270,43 +272,47 @@ class OperationRunner:
             go_on = lambda: steps.send(now)  # noqa: E731
 
     def _wait(self, steps: Steps[T], ticket: Ticket[T], step: Step, now: Now) -> None:
-        def on_answer(answer: Answer, at: Now) -> None:
+        def on_answer(answer: Answer, now: Now) -> None:
             if isinstance(answer, TandemError):
-                self._resume(steps, ticket, lambda: steps.throw(answer), at)
+                self._resume(steps, ticket, lambda: steps.throw(answer), now)
             else:
-                self._resume(steps, ticket, lambda: steps.send(answer), at)
+                self._resume(steps, ticket, lambda: steps.send(answer), now)
 
         if isinstance(step, Invoke):
             self._remoting.request(step.address, step.command, now, on_answer, timeout_ms=step.timeout_ms)
         elif isinstance(step, InvokeAll):
             self._ask_all(steps, ticket, step, now)
         elif isinstance(step, Pause):
-            self._timers.at(now.mono_ms + step.ms, lambda at: self._resume(steps, ticket, lambda: steps.send(None), at))
+            self._timers.at(
+                now.mono_ms + step.ms, lambda now: self._resume(steps, ticket, lambda: steps.send(None), now)
+            )
         else:
             assert isinstance(step, Await)
             # The callback of a ticket gets no time; that of a timer which is due at once does.
             step.ticket.then(
-                lambda done: void(self._timers.at(0, lambda at: self._resume(steps, ticket, _outcome(steps, done), at)))
+                lambda done: void(
+                    self._timers.at(0, lambda now: self._resume(steps, ticket, _outcome(steps, done), now))
+                )
             )
 
     def _ask_all(self, steps: Steps[T], ticket: Ticket[T], step: InvokeAll, now: Now) -> None:
         step.answers = [None] * len(step.requests)
         left = len(step.requests)
 
-        def on_answer(position: int, answer: Answer, at: Now) -> None:
+        def on_answer(position: int, answer: Answer, now: Now) -> None:
             nonlocal left
             step.answers[position] = answer
             left -= 1
             if not left:
-                self._resume(steps, ticket, lambda: steps.send(step.answers), at)
+                self._resume(steps, ticket, lambda: steps.send(step.answers), now)
 
-        for position, one in enumerate(step.requests):
+        for position, invoke in enumerate(step.requests):
             self._remoting.request(
-                one.address,
-                one.command,
+                invoke.address,
+                invoke.command,
                 now,
-                lambda answer, at, position=position: on_answer(position, answer, at),  # type: ignore[misc]
-                timeout_ms=one.timeout_ms,
+                lambda answer, now, position=position: on_answer(position, answer, now),  # type: ignore[misc]
+                timeout_ms=invoke.timeout_ms,
             )
 
 

@@ -18,7 +18,7 @@ class PulledMessages(NamedTuple):
     end: int
     """Number of bytes read: all, unless a record is damaged or the decompressed bodies exceed the limit."""
     damage: str
-    """What is wrong with the record at `end`; "" if nothing is."""
+    """Damage of the record at `end`; "" if it is sound."""
 
 
 def decode_pulled(data: bytes, bytes_max: int = INFLATED_BYTES_MAX) -> PulledMessages:

@@ -8,7 +8,7 @@ than 200 requests."""
 
 
 class RouteSearch:
-    """When one search began, and when its next request is due."""
+    """Time at which a search began, and time of its next request."""
 
     __slots__ = ("_begun_ms", "due_ms", "requests", "wanted_ms")
 

@@ -232,7 +232,7 @@ class Routes:
         self._groups: dict[str, _KnownGroup] = {}
         self._masters: set[str] = set()
         self._lost: dict[str, set[str]] = {}
-        """By topic: the groups that were in its route and are no longer. Topics without such a group are not in it."""
+        """Topic to the broker groups that have left its route; topics that no group has left are not in it."""
         self._group_searches: dict[str, RouteSearch] = {}
         """By the name of a group that is lost or lacks a master."""
         self._stale: dict[str, RouteSearch] = {}
@@ -473,7 +473,7 @@ class Routes:
             NetworkError: no name server responds.
         """
         servers = self._config.name_servers
-        last: NetworkError = NotConnected("no name server is configured")
+        last_error: NetworkError = NotConnected("no name server is configured")
         first, longest_ms = self._name_server, self._config.request_timeout_ms
         end_ms = (yield from current_time()).mono_ms + timeout_ms
         for attempt in range(len(servers)):
@@ -485,14 +485,14 @@ class Routes:
             try:
                 answer = yield from ask_any_code(servers[position], make(), share_ms)
             except NetworkError as error:
-                last = error
+                last_error = error
             else:
                 if answer.code == ResponseCode.GO_AWAY:
-                    last = NotConnected(f"{servers[position]} is shutting down")
+                    last_error = NotConnected(f"{servers[position]} is shutting down")
                     continue
                 self._name_server = position
                 return answer
-        raise type(last)(f"no name server responds: {last.args[0]}", hint=last.hint or WHERE)
+        raise type(last_error)(f"no name server responds: {last_error.args[0]}", hint=last_error.hint or WHERE)
 
     def _apply(self, route: TopicRoute, now: Now) -> None:
         known = self._routes.get(route.topic)

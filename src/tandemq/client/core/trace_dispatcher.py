@@ -28,11 +28,11 @@ HELD_MAX = 2_048
 """Maximum number of records that wait or are in flight."""
 RECORDS_PER_MESSAGE = 10
 LINGER_MS = 500
-"""For how long a record waits for others."""
+"""Time that a record waits for others before it is sent."""
 BODY_CHARACTERS_MAX = 100_000
-"""A message of the trace topic gets no more records above it."""
+"""A message of the trace topic gets no more records above this size of its body."""
 KEYS_BYTES_MAX = 16_000
-"""Maximum size of its keys; further ones are left out, and the records are found by the others."""
+"""Maximum size of a trace message's keys; further keys are left out, and the records are found by the others."""
 PAUSE_MS = 1_000
 """Pause after a failure; doubled with each further one, up to `PAUSE_MS_MAX`."""
 PAUSE_MS_MAX = 30_000

@@ -265,7 +265,7 @@ class ProducerCore:
         self._parked[topic] = [sending]
         self._routes.want(topic)
         found = self._runner.start(self._topics.find_route(topic), now)
-        found.then(lambda done: void(self._timers.at(0, lambda at: self._unpark(topic, done, at))))
+        found.then(lambda done: void(self._timers.at(0, lambda now: self._unpark(topic, done, now))))
 
     def _unpark(self, topic: str, found: Ticket[TopicRoute], now: Now) -> None:
         if found.error is not None:
@@ -274,7 +274,7 @@ class ProducerCore:
         for sending in self._parked.pop(topic, ()):
             self._try(sending, now)
         if self._routes.get(topic) is None:
-            self._timers.at(now.mono_ms + FRESH_TOPIC_REFRESH_MS, lambda at: self._routes.refresh(topic, at))
+            self._timers.at(now.mono_ms + FRESH_TOPIC_REFRESH_MS, lambda now: self._routes.refresh(topic, now))
 
     def _fail_parked(self, topic: str, error: TandemError) -> None:
         for sending in self._parked.pop(topic, ()):

@@ -39,7 +39,7 @@ from tandemq.model.topic import reply_topic
 log = logging.getLogger(__name__)
 WAITING_MAX = 10_000
 INTRODUCTION_MS = 500
-"""For how long a request waits until the brokers know this client: at most, and at most a quarter of its time."""
+"""Maximum time that a request waits until the brokers know this client; never more than a quarter of its timeout."""
 TIMEOUT_MS_MAX = 3_600_000
 Introduce = Callable[[Sequence[str], Now], Ticket[None]]
 """Fetches the routes of topics and sends a heartbeat to their brokers."""

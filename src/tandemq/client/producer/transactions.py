@@ -99,7 +99,7 @@ class TransactionTicket(Ticket[SendResult]):
     __slots__ = ("properties", "topic", "unique_key")
 
     def __init__(self, topic: str, unique_key: str, properties: str = "") -> None:
-        """Not settled. `properties`: those of the half message, encoded."""
+        """Create an unsettled ticket; `properties`: the encoded properties of the half message."""
         super().__init__()
         self.topic = topic
         self.unique_key = unique_key
@@ -116,16 +116,16 @@ class TransactionCheck(msgspec.Struct, eq=False):
 
     @property
     def key(self) -> str:
-        """What names the transaction: its unique key, or the place of the half message for a producer without keys."""
+        """Name of the transaction: its unique key, or the place of the half message for a producer without keys."""
         return self.message.unique_key or f"{self.address}/{self.fields.get('commitLogOffset')}"
 
 
 class _Decision(NamedTuple):
-    """The outcome of a transaction of this process."""
+    """Outcome of a transaction that this process has begun."""
 
     state: TransactionState
     half: SendResult | None
-    """None: whether it is stored is not known, and the transaction did not run."""
+    """Place of the half message; None: it is unknown whether it is stored, and the transaction did not run."""
     is_confirmed: bool = False
     """Whether its broker has confirmed the end."""
     is_lost: bool = False
@@ -157,7 +157,7 @@ class TransactionCore:
         self._checks: dict[str, TransactionCheck] = {}
         """Checks that wait for the application, or for its answer, by unique key."""
         self._ready: deque[TransactionCheck] = deque()
-        """Those that wait for the application."""
+        """Checks that wait for the application."""
         self._confirming: set[str] = set()
         """Unique keys of decisions whose end was requested by a check, and has no response yet."""
         self._is_closed = False
@@ -385,7 +385,7 @@ class TransactionCore:
         return TransactionState.COMMIT if decision.is_lost else TransactionState.UNKNOWN
 
     def _named_half(self, check: TransactionCheck, half: SendResult) -> SendResult:
-        """Return the half message that a check is about; `half`: the one that is known."""
+        """Return the half message that a check names; `half`: the result of sending it."""
         first = check.message.properties.get(FIRST_QUEUE_OFFSET) or check.fields.get("tranStateTableOffset", "")
         name = self._routes.name_of(check.address)
         if not first.isdecimal() or name is None:

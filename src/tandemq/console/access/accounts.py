@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}\Z")
 
 
 class ConsoleRole(IntEnum):
-    """What a user may do; each role includes those before it."""
+    """Permissions of a user; each role includes the roles before it."""
 
     VIEWER = 1
     """Sees everything, bodies of messages only if the console is configured so; changes nothing."""
@@ -88,7 +88,7 @@ class Accounts:
         """Take the database; nothing is read yet."""
         self._database = database
         self._dummy = password_hash(secrets.token_hex())
-        """Compared with for unknown users, so that the response takes as long as for known ones."""
+        """Hash to check for unknown users, so that the response takes as long as for known users."""
 
     # Users.
 

@@ -49,7 +49,7 @@ class ApiToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenHolder:
-    """A valid token, its user, and what both may do together."""
+    """A valid token, its user, and the lower of their roles."""
 
     token: ApiToken
     user: User
@@ -70,7 +70,7 @@ class ApiTokens:
     def create(
         self, user: str, name: str, role: ConsoleRole, days: int, by: Actor, wall_ms: int
     ) -> tuple[str, ApiToken]:
-        """Make a token, and return it with what is stored of it; it cannot be read again.
+        """Create a token, and return it with its stored entry; the token itself cannot be read again.
 
         Raises:
             ConfigError: name, role or days are out of range, or the user has too many tokens.

@@ -1,4 +1,4 @@
-"""What is checked before an operation runs, and the form of its response.
+"""Checks before an operation runs, and the form of its response.
 
     request ─► token ─► rate ─► role ─► types of address, parameters and body ─► handler ─► JSON
 
@@ -147,7 +147,7 @@ async def _holder(console: Console, request: Request, address: str) -> TokenHold
 
 
 async def _arguments(request: Request, operation: Operation) -> dict[str, Any]:
-    """Return what the handler gets. Raises Refusal if the request is not of the described form."""
+    """Return the arguments of the handler. Raises Refusal if the request is not of the described form."""
     types, found = operation.types, {}
     if "path" in types:
         found["path"] = _converted("path", dict(request.path_params), types["path"])
@@ -201,7 +201,7 @@ def _whole(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
-        return [_whole(one) for one in value]
+        return [_whole(item) for item in value]
     if isinstance(value, dict):
-        return {name: _whole(one) for name, one in value.items()}
+        return {name: _whole(item) for name, item in value.items()}
     return value

@@ -33,7 +33,7 @@ def document() -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, known, resolved)
-    used = {name: one for name, one in components.items() if not _is_parameters(name, resolved, components)}
+    used = {name: schema for name, schema in components.items() if not _is_parameters(name, resolved, components)}
     return {
         "openapi": "3.1.0",
         "info": {"title": "TandemQ console", "version": __version__, "description": _DESCRIPTION},
@@ -56,8 +56,8 @@ def _kinds(operation: Operation) -> dict[str, Any]:
 def _is_parameters(name: str, resolved: dict[str, Any], components: dict[str, Any]) -> bool:
     """Return whether a schema is that of parameters only: these are described with the operation."""
     return any(
-        one is components[name] and key.endswith((" path", " query")) for key, one in resolved.items()
-    ) and not any(one is components[name] and key.endswith((" body", " return")) for key, one in resolved.items())
+        schema is components[name] and key.endswith((" path", " query")) for key, schema in resolved.items()
+    ) and not any(schema is components[name] and key.endswith((" body", " return")) for key, schema in resolved.items())
 
 
 def _describe(operation: Operation, known: dict[str, Any], resolved: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +78,10 @@ def _describe(operation: Operation, known: dict[str, Any], resolved: dict[str, A
         },
     }
     parameters = [
-        one for place in ("path", "query") if place in types for one in _parameters(place, resolved[f"{name} {place}"])
+        parameter
+        for place in ("path", "query")
+        if place in types
+        for parameter in _parameters(place, resolved[f"{name} {place}"])
     ]
     if parameters:
         found["parameters"] = parameters
@@ -89,9 +92,9 @@ def _describe(operation: Operation, known: dict[str, Any], resolved: dict[str, A
 
 def _parameters(place: str, schema: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
-    for name, one in schema["properties"].items():
-        inner = {key: value for key, value in one.items() if key != "description"}
-        text = one.get("description")
+    for name, described in schema["properties"].items():
+        inner = {key: value for key, value in described.items() if key != "description"}
+        text = described.get("description")
         found.append(
             {
                 "name": name,

@@ -1,4 +1,4 @@
-"""An operation of the API: method, address, role, and a handler whose annotations are the types of what it gets.
+"""An operation of the API: method, address, role, and a handler whose annotations are the types of its input.
 
 A handler has some of these parameters, each a Struct: `path` (segments of the address), `query` (parameters), `body`
 (JSON). It returns a Struct, or None: nothing.
@@ -38,7 +38,7 @@ class ApiCall:
         return self.holder.role >= ConsoleRole.OPERATOR or not self.console.settings.hides_bodies
 
     def require(self, confirm: str, expected: str) -> None:
-        """Check the confirmation of what cannot be undone. Raises ConfigError if it is another text."""
+        """Check the confirmation of an irreversible operation. Raises ConfigError if it is another text."""
         if confirm != expected:
             raise ConfigError(f"nothing was changed: confirm must be {expected!r}, the name of what is changed")
 
@@ -73,4 +73,4 @@ class Operation:
 @cache
 def types_of(handle: Handler) -> dict[str, Any]:
     """Return the types of a handler by parameter, and "return"."""
-    return {name: one for name, one in get_type_hints(handle, include_extras=True).items() if name != "call"}
+    return {name: hint for name, hint in get_type_hints(handle, include_extras=True).items() if name != "call"}

@@ -1,4 +1,4 @@
-"""What requests contain: segments of the address, parameters, and JSON bodies."""
+"""Types of requests: segments of the address, parameters, and JSON bodies."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""The operations, each with its method, address and role. What is not here does not exist."""
+"""All operations of the API, each with its method, address and role."""
 
 from tandemq.console.access.accounts import ConsoleRole
 from tandemq.console.api.handlers import broker_groups, cluster, consumers, messages, pipeline, topics

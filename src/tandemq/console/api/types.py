@@ -1,4 +1,4 @@
-"""Types of fields, and what all JSON objects share. The OpenAPI document is made from these types.
+"""Types of fields, and base classes of all JSON objects. The OpenAPI document is made from these types.
 
 Requests are checked against them: unknown fields and values out of range are refused. Times are milliseconds since
 1970. Names of fields are in camelCase.

@@ -1,1 +1,1 @@
-"""What pages know of the cluster."""
+"""State of the cluster for pages and API."""

@@ -86,7 +86,7 @@ class MessageFinder:
         found = await self._admin.located_messages(
             topic, key, unique=unique, count_max=FOUND_MAX, begin_ms=begin_ms, end_ms=end_ms
         )
-        return [FoundMessage(one.queue.broker_name, one.message) for one in found]
+        return [FoundMessage(located.queue.broker_name, located.message) for located in found]
 
     async def by_id(self, message_id: str, known: Mapping[str, str]) -> list[FoundMessage]:
         """Return the message with an offset message id, from a broker of this cluster.
@@ -104,8 +104,8 @@ class MessageFinder:
             raise ConfigError(str(error)) from error
         if address not in known:
             raise LocalError(f"{address}, the address in this id, is not that of a broker of this cluster")
-        one = await self._admin.message_by_id(message_id)
-        return [FoundMessage(known[address], one)]
+        message = await self._admin.message_by_id(message_id)
+        return [FoundMessage(known[address], message)]
 
     async def by_offset(self, queue: MessageQueue, offset: int) -> list[FoundMessage]:
         """Return messages of a queue from an offset on."""
@@ -114,12 +114,12 @@ class MessageFinder:
         start = min(max(offset, bounds.first), bounds.end)
         if start == bounds.end:
             return []
-        return [FoundMessage(queue.broker_name, one) for one in await self._admin.messages_from(queue, start)]
+        return [FoundMessage(queue.broker_name, message) for message in await self._admin.messages_from(queue, start)]
 
     async def at(self, queue: MessageQueue, offset: int) -> FoundMessage | None:
         """Return the message at an offset, None if there is none."""
-        one = await self._admin.message_at(queue, offset)
-        return None if one is None else FoundMessage(queue.broker_name, one)
+        message = await self._admin.message_at(queue, offset)
+        return None if message is None else FoundMessage(queue.broker_name, message)
 
     async def by_time(self, topic: str, wall_ms: int, end_ms: int = FAR_FUTURE_MS) -> list[FoundMessage]:
         """Return the first messages of a topic stored from a time on, oldest first; `listed`."""
@@ -129,9 +129,9 @@ class MessageFinder:
             offset = await self._admin.offset_by_time(queue, wall_ms)
             if offset < (await self._admin.bounds(queue)).end:
                 some = await self._admin.messages_from(queue, offset)
-                wanted = [one for one in some if wall_ms <= one.store_ms <= end_ms]
-                found += [FoundMessage(queue.broker_name, listed(one)) for one in wanted]
-        found.sort(key=lambda one: (one.message.store_ms, one.message.log_offset))
+                wanted = [message for message in some if wall_ms <= message.store_ms <= end_ms]
+                found += [FoundMessage(queue.broker_name, listed(message)) for message in wanted]
+        found.sort(key=lambda hit: (hit.message.store_ms, hit.message.log_offset))
         return found[:FOUND_MAX]
 
     async def newest(self, topic: str, count: int) -> list[FoundMessage]:
@@ -149,30 +149,32 @@ class MessageFinder:
         found: list[FoundMessage] = []
         for queue in sorted(route.subscribe_queues())[:QUEUES_MAX]:
             bounds = await self._admin.bounds(queue)
-            at = max(bounds.first, bounds.end + start if start < 0 else start)
-            end = min(bounds.end, at + count)
-            while at < end:
-                some = await self._admin.messages_from(queue, at, end - at)
+            position = max(bounds.first, bounds.end + start if start < 0 else start)
+            end = min(bounds.end, position + count)
+            while position < end:
+                some = await self._admin.messages_from(queue, position, end - position)
                 if not some:
                     break
-                found += [FoundMessage(queue.broker_name, listed(one)) for one in some if one.queue_offset < end]
-                at = some[-1].queue_offset + 1
-        found.sort(key=lambda one: (one.message.store_ms, one.message.log_offset))
+                found += [
+                    FoundMessage(queue.broker_name, listed(message)) for message in some if message.queue_offset < end
+                ]
+                position = some[-1].queue_offset + 1
+        found.sort(key=lambda hit: (hit.message.store_ms, hit.message.log_offset))
         return found
 
 
-def listed(one: StoredMessage) -> StoredMessage:
+def listed(message: StoredMessage) -> StoredMessage:
     """Return a message for a list, with at most `BODY_SHOWN_MAX` bytes of its body: those of all queues together may be
     of gigabytes, if they are stored compressed."""
-    if len(one.body) <= BODY_SHOWN_MAX:
-        return one
+    if len(message.body) <= BODY_SHOWN_MAX:
+        return message
     end = BODY_SHOWN_MAX
-    while end > BODY_SHOWN_MAX - 4 and one.body[end] & 0xC0 == 0x80:  # within a character
+    while end > BODY_SHOWN_MAX - 4 and message.body[end] & 0xC0 == 0x80:  # within a character
         end -= 1
-    return replace(one, body=one.body[:end])
+    return replace(message, body=message.body[:end])
 
 
-def copy_of(one: StoredMessage, topic: str = "") -> Message:
+def copy_of(message: StoredMessage, topic: str = "") -> Message:
     """Return a message like a stored one, to send it again; it gets a unique key of its own.
 
     Args:
@@ -181,21 +183,28 @@ def copy_of(one: StoredMessage, topic: str = "") -> Message:
     Raises:
         LocalError: the body could not be decompressed.
     """
-    if one.fault:
-        raise LocalError(f"this message cannot be sent again: {one.fault}")
-    properties = {name: value for name, value in one.properties.items() if name not in _NOT_COPIED}
-    properties[RESENT_FROM] = one.unique_key or one.offset_message_id
-    return Message(topic or one.topic, one.body, tags=one.tags, keys=one.keys, properties=properties, flag=one.flag)
+    if message.fault:
+        raise LocalError(f"this message cannot be sent again: {message.fault}")
+    properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
+    properties[RESENT_FROM] = message.unique_key or message.offset_message_id
+    return Message(
+        topic or message.topic,
+        message.body,
+        tags=message.tags,
+        keys=message.keys,
+        properties=properties,
+        flag=message.flag,
+    )
 
 
-def shown_body(one: StoredMessage) -> ShownBody:
+def shown_body(message: StoredMessage) -> ShownBody:
     """Return a body as text, at most `BODY_SHOWN_MAX` characters of it."""
     try:
-        text = one.body.decode()
+        text = message.body.decode()
     except UnicodeDecodeError:
-        part = one.body[: BODY_SHOWN_MAX // 4]
-        lines = [_hex_line(at, part[at : at + 16]) for at in range(0, len(part), 16)]
-        return ShownBody("hex", "\n".join(lines), len(part) < len(one.body))
+        part = message.body[: BODY_SHOWN_MAX // 4]
+        lines = [_hex_line(position, part[position : position + 16]) for position in range(0, len(part), 16)]
+        return ShownBody("hex", "\n".join(lines), len(part) < len(message.body))
     kind = "text"
     if text[:1] in ("{", "[") and len(text) <= BODY_SHOWN_MAX:
         try:  # the numbers stay texts: a valid one may have more digits than a float, or than int() takes
@@ -217,22 +226,22 @@ def indented(text: str) -> str:
     parts: list[str] = []
     depth = length = 0
     before = ""
-    for one in _TOKENS.findall(text):
-        is_end = one in ("}", "]")
+    for word in _TOKENS.findall(text):
+        is_end = word in ("}", "]")
         depth -= is_end
         is_empty = is_end and before in ("{", "[")
         is_new_line = before in ("{", "[", ",") or is_end
         part = "\n" + "  " * depth if is_new_line and not is_empty else ""
-        part += ": " if one == ":" else one
+        part += ": " if word == ":" else word
         parts.append(part)
         length += len(part)
         if length > BODY_SHOWN_MAX:
             break
-        depth += one in ("{", "[")
-        before = one
+        depth += word in ("{", "[")
+        before = word
     return "".join(parts)
 
 
-def _hex_line(at: int, data: bytes) -> str:
+def _hex_line(position: int, data: bytes) -> str:
     text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
-    return f"{at:08x}  {data.hex(' '):<47}  {text}"
+    return f"{position:08x}  {data.hex(' '):<47}  {text}"

@@ -1,4 +1,4 @@
-"""The picture of a cluster: its broker groups and their members, from what the brokers report.
+"""The picture of a cluster: its broker groups and their members, from the reports of the brokers.
 
 `groups_of` is a function of the answers, without requests of its own. Levels: ok, warning (a guarantee is reduced), bad
 (a group accepts no messages, or does not answer).
@@ -98,17 +98,17 @@ class GroupView:
 def groups_of(answers: list[BrokerAnswers], clusters: Mapping[str, str]) -> tuple[GroupView, ...]:
     """Return the groups of all brokers, sorted by name. `clusters`: cluster by broker name."""
     by_group: dict[str, list[BrokerAnswers]] = {}
-    for one in answers:
-        by_group.setdefault(one.broker, []).append(one)
+    for answer in answers:
+        by_group.setdefault(answer.broker, []).append(answer)
     return tuple(_group(name, clusters.get(name, ""), by_group[name]) for name in sorted(by_group))
 
 
 def _group(name: str, cluster: str, found: list[BrokerAnswers]) -> GroupView:
-    master = max((one for one in found if _is_master(one)), key=_epoch, default=None)
-    known = [one for one in found if one.answers and one.failover is not None]
+    master = max((answer for answer in found if _is_master(answer)), key=_epoch, default=None)
+    known = [answer for answer in found if answer.answers and answer.failover is not None]
     newest = master or max(known, key=_epoch, default=None)
     failover = (newest.failover if newest is not None else None) or {}
-    members = {one.broker_id: _member(one, master, failover) for one in found}
+    members = {answer.broker_id: _member(answer, master, failover) for answer in found}
     for item in failover.get("members") or ():
         broker_id = int(item["brokerId"])
         if broker_id not in members:
@@ -125,59 +125,59 @@ def _group(name: str, cluster: str, found: list[BrokerAnswers]) -> GroupView:
     return _judged(group, failover)
 
 
-def _epoch(one: BrokerAnswers) -> int:
-    return int((one.failover or {}).get("epoch") or 0)
+def _epoch(answer: BrokerAnswers) -> int:
+    return int((answer.failover or {}).get("epoch") or 0)
 
 
-def _is_master(one: BrokerAnswers) -> bool:
-    if not one.answers:
+def _is_master(answer: BrokerAnswers) -> bool:
+    if not answer.answers:
         return False
-    failover = one.failover
+    failover = answer.failover
     if failover is None:  # no TandemQ broker: its id says what it is
-        return one.broker_id == 0
+        return answer.broker_id == 0
     return bool(failover.get("isMaster")) and failover.get("stage", "serving") in ("serving", "handing over")
 
 
-def _member(one: BrokerAnswers, master: BrokerAnswers | None, failover: Mapping[str, Any]) -> MemberView:
-    own = one.failover or {}
-    is_master = one is master
+def _member(answer: BrokerAnswers, master: BrokerAnswers | None, failover: Mapping[str, Any]) -> MemberView:
+    own = answer.failover or {}
+    is_master = answer is master
     is_static = "stage" not in own
     listed: Mapping[str, Any] = next(
-        (item for item in failover.get("members") or () if item["brokerId"] == one.broker_id), {}
+        (item for item in failover.get("members") or () if item["brokerId"] == answer.broker_id), {}
     )
     in_sync: bool | None = None
     lag_bytes, lag_ms = listed.get("lagBytes"), listed.get("lagMs")
     if not is_master and failover.get("inSync") is not None:
-        in_sync = one.answers and one.broker_id in failover["inSync"]
+        in_sync = answer.answers and answer.broker_id in failover["inSync"]
     elif not is_master and master is not None and master.replication is not None:
-        link = _link_to(one, master.replication)
-        in_sync = link is not None and one.answers and bool(link.get("inSync"))
+        link = _link_to(answer, master.replication)
+        in_sync = link is not None and answer.answers and bool(link.get("inSync"))
         lag_bytes = link.get("diff") if link is not None else None
-    end = one.figures.get("commitLogMaxOffset")
+    end = answer.figures.get("commitLogMaxOffset")
     return MemberView(
-        broker_id=one.broker_id,
-        address=one.address,
+        broker_id=answer.broker_id,
+        address=answer.address,
         is_master=is_master,
-        answers=one.answers,
+        answers=answer.answers,
         in_sync=in_sync,
-        may_read=one.answers and (is_static or bool(own.get("mayRead"))),
-        may_write=one.answers and (is_master if is_static else bool(own.get("mayWrite"))),
+        may_read=answer.answers and (is_static or bool(own.get("mayRead"))),
+        may_write=answer.answers and (is_master if is_static else bool(own.get("mayWrite"))),
         stage=("master" if is_master else "slave") if is_static else str(own.get("stage", "")),
-        why=str(own.get("why", "")) if one.answers else "",
-        lag_bytes=None if is_master or not one.answers else lag_bytes,
-        lag_ms=None if is_master or not one.answers else lag_ms,
+        why=str(own.get("why", "")) if answer.answers else "",
+        lag_bytes=None if is_master or not answer.answers else lag_bytes,
+        lag_ms=None if is_master or not answer.answers else lag_ms,
         log_end=int(end) if end and end.isdecimal() else None,
-        puts=_rate(one.figures.get("putTps")),
-        gets=_rate(one.figures.get("getTransferredTps") or one.figures.get("getTransferedTps")),
-        disk=_rate(one.figures.get("commitLogDiskRatio")),
-        version=one.figures.get("brokerVersionDesc", ""),
+        puts=_rate(answer.figures.get("putTps")),
+        gets=_rate(answer.figures.get("getTransferredTps") or answer.figures.get("getTransferedTps")),
+        disk=_rate(answer.figures.get("commitLogDiskRatio")),
+        version=answer.figures.get("brokerVersionDesc", ""),
     )
 
 
-def _link_to(one: BrokerAnswers, replication: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _link_to(answer: BrokerAnswers, replication: Mapping[str, Any]) -> Mapping[str, Any] | None:
     links = replication.get("haConnectionInfo") or []
     for link in links:
-        if link.get("brokerId") == one.broker_id:
+        if link.get("brokerId") == answer.broker_id:
             return dict(link)
     return dict(links[0]) if len(links) == 1 and int(links[0].get("brokerId", -1)) < 0 else None
 
@@ -206,10 +206,10 @@ def _judged(group: GroupView, failover: Mapping[str, Any]) -> GroupView:
     away = [member.broker_id for member in group.members if not member.answers]
     if away:
         problems.append(Phrase("broker {ids} does not answer", {"ids": _listed(away)}))
-    behind = [one.broker_id for one in group.replicas if one.answers and one.in_sync is False]
+    behind = [replica.broker_id for replica in group.replicas if replica.answers and replica.in_sync is False]
     if behind:
         problems.append(Phrase("broker {ids} is not in sync", {"ids": _listed(behind)}))
-    if group.master is not None and group.replicas and all(one.in_sync is False for one in group.replicas):
+    if group.master is not None and group.replicas and all(replica.in_sync is False for replica in group.replicas):
         problems.insert(0, Phrase("no replica in sync"))
     if failover.get("trouble"):
         problems.append(Phrase("{text}", {"text": failover["trouble"]}))

@@ -20,7 +20,7 @@ ProgressTable = Mapping[str, Mapping[MessageQueue, ConsumeProgress]]
 
 
 class TableSource(Protocol):
-    """What fetches the tables: an `Admin`, or one in a thread."""
+    """Source of the tables: an `Admin`, or one in a thread."""
 
     async def topic_configs(self) -> TopicTable:
         """Return the configurations of all topics."""

@@ -99,7 +99,7 @@ class ClusterTables:
     """The tables."""
 
     def __init__(self, source: TableSource) -> None:
-        """Take what fetches the tables; nothing is asked yet."""
+        """Take the source of the tables; nothing is requested yet."""
         self._topics = _Cached(source.topic_configs)
         self._progress = _Cached(source.all_progress)
         self._samples: dict[str, deque[int]] = {}
@@ -181,10 +181,10 @@ def kind_of(topic: str) -> str:
 
 
 def _group_row(name: str, queues: Mapping[MessageQueue, ConsumeProgress], now_ms: int) -> GroupRow:
-    lagging = [one for one in queues.values() if one.lag and one.last_ms]
+    lagging = [progress for progress in queues.values() if progress.lag and progress.last_ms]
     return GroupRow(
         name,
-        sum(one.lag for one in queues.values()),
-        max((now_ms - one.last_ms for one in lagging), default=0),
+        sum(progress.lag for progress in queues.values()),
+        max((now_ms - progress.last_ms for progress in lagging), default=0),
         tuple(sorted({queue.topic for queue in queues if not queue.topic.startswith(RETRY_PREFIX)})),
     )

@@ -46,7 +46,7 @@ class ClusterView:
 
     @property
     def sentences(self) -> list[Phrase]:
-        """Whether all is well, in one sentence; or what is not, one sentence per group."""
+        """One sentence that all is well, or one sentence per group with a problem."""
         if self.error:
             return [Phrase("The cluster does not answer: {why}", {"why": self.error})]
         found = [
@@ -84,7 +84,7 @@ def _age_text(ms: int) -> str:
 
 @dataclass(slots=True)
 class _Broker:
-    """What is known of a broker, by its address."""
+    """Last state of a broker, by its address."""
 
     broker: str
     broker_id: int
@@ -102,7 +102,7 @@ class _Broker:
 
 
 class ClusterWatch:
-    """The poller. `requests` counts what it has sent to brokers."""
+    """Poller of the cluster. `requests`: number of requests sent to brokers."""
 
     def __init__(self, admin: Admin) -> None:
         """Take an admin client that is started; nothing is asked yet."""
@@ -124,7 +124,7 @@ class ClusterWatch:
         if view is not None and _wall_ms() - view.at_ms < FRESH_MS:
             return view
         view = await self._polled()
-        if not any(one.figures for one in self._brokers.values()) and not view.error:
+        if not any(broker.figures for broker in self._brokers.values()) and not view.error:
             view = await self._polled(figures=True)
         return view
 
@@ -135,7 +135,7 @@ class ClusterWatch:
         return await self._polled()
 
     async def _polled(self, *, figures: bool = False) -> ClusterView:
-        """Run one poll, or wait for the one that runs."""
+        """Run a poll, or wait for the running poll."""
         if self._poll is None:
             self._poll = asyncio.create_task(self._run_poll(figures=figures))
         return await asyncio.shield(self._poll)
@@ -146,14 +146,14 @@ class ClusterWatch:
         if self._loop is None:
             self._loop = asyncio.create_task(self._run())
         try:
-            last = await self.view()
-            yield last
+            shown = await self.view()
+            yield shown
             while True:
                 async with self._changed:
-                    while self._view is last:
+                    while self._view is shown:
                         await self._changed.wait()
-                    last = self._view or last
-                yield last
+                    shown = self._view or shown
+                yield shown
         finally:
             self.viewers -= 1
 
@@ -248,24 +248,24 @@ class ClusterWatch:
 
     def _forget(self, now_ms: int) -> None:
         """Remove brokers that are gone: not listed and silent for long, or at another address by now."""
-        taken = {(one.broker, one.broker_id) for one in self._brokers.values() if one.answers}
-        for address, one in list(self._brokers.items()):
-            is_old = not one.is_listed and now_ms - one.seen_ms > REMEMBER_MS
-            if is_old or (not one.answers and (one.broker, one.broker_id) in taken):
+        taken = {(broker.broker, broker.broker_id) for broker in self._brokers.values() if broker.answers}
+        for address, broker in list(self._brokers.items()):
+            is_old = not broker.is_listed and now_ms - broker.seen_ms > REMEMBER_MS
+            if is_old or (not broker.answers and (broker.broker, broker.broker_id) in taken):
                 del self._brokers[address]
 
     def _groups(self) -> tuple[GroupView, ...]:
         answers = [
             BrokerAnswers(
-                one.broker,
-                one.broker_id,
+                broker.broker,
+                broker.broker_id,
                 address,
-                one.answers,
-                one.failover if one.answers else None,
-                one.replication if one.answers else None,
-                one.figures,
+                broker.answers,
+                broker.failover if broker.answers else None,
+                broker.replication if broker.answers else None,
+                broker.figures,
             )
-            for address, one in self._brokers.items()
+            for address, broker in self._brokers.items()
         ]
         return groups_of(answers, self._clusters)
 
@@ -279,11 +279,11 @@ class ClusterWatch:
     def timeline(self, name: str) -> list[dict[str, Any]]:
         """Return the role changes of a group that its members have recorded, newest first."""
         entries: dict[tuple[int, int, str], dict[str, Any]] = {}
-        for one in self._brokers.values():
-            if one.broker == name and one.failover is not None:
-                for entry in one.failover.get("timeline") or ():
+        for broker in self._brokers.values():
+            if broker.broker == name and broker.failover is not None:
+                for entry in broker.failover.get("timeline") or ():
                     key = (int(entry["ms"]), int(entry["epoch"]), str(entry["text"]))
-                    entries.setdefault(key, {**entry, "brokers": []})["brokers"].append(one.broker_id)
+                    entries.setdefault(key, {**entry, "brokers": []})["brokers"].append(broker.broker_id)
         return sorted(entries.values(), key=lambda entry: (entry["ms"], entry["epoch"]), reverse=True)
 
 

@@ -1,1 +1,1 @@
-"""What users do to the cluster, for pages and the JSON API alike: it checks, writes the audit log, and changes."""
+"""Operations on the cluster, for pages and the JSON API alike: check, write the audit log, change."""

@@ -1,4 +1,4 @@
-"""Broker groups: what is configured and what runs; configuration with a revision, switch, forced takeover."""
+"""Broker groups: list, configuration with a revision, switch, forced takeover."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class GroupLine:
-    """A group in the list: what is configured, and what runs."""
+    """A group in the list: its stored configuration, and its running members."""
 
     name: str
     stored: StoredGroup | None
@@ -29,7 +29,7 @@ class GroupLine:
 
 @dataclass(frozen=True, slots=True)
 class TakeoverPreview:
-    """What a forced takeover may lose, by broker id; and the members that refuse one, with their reasons."""
+    """Possible loss of a forced takeover by broker id, and the reasons of the members that refuse one."""
 
     prices: dict[int, str]
     refusals: dict[int, str]
@@ -39,7 +39,9 @@ async def group_lines(console: Console) -> list[GroupLine]:
     """Return all groups, by name."""
     view = await console.watch.view()
     stored = {group.broker_name: group for group in await console.run(console.database.groups)}
-    published = {one.broker_name: one for one in await console.run(publications, console.database)}
+    published = {
+        publication.broker_name: publication for publication in await console.run(publications, console.database)
+    }
     names = sorted(stored.keys() | {group.name for group in view.groups})
     return [GroupLine(name, stored.get(name), view.group(name), published.get(name)) for name in names]
 
@@ -130,7 +132,7 @@ async def _wait_served(console: Console, name: str, broker_id: int) -> None:
 
 
 async def preview_takeover(console: Console, group: GroupView) -> TakeoverPreview:
-    """Return what a forced takeover may lose, for each member that answers."""
+    """Return the possible loss of a forced takeover, for each member that answers."""
     found = TakeoverPreview({}, {})
     for member in group.members:
         if member.answers and not member.is_master:
@@ -142,7 +144,7 @@ async def preview_takeover(console: Console, group: GroupView) -> TakeoverPrevie
 
 
 async def force_master(console: Console, by: Actor, group: GroupView, target: int) -> str:
-    """Make a member the master although it may lack messages, and return what may be lost."""
+    """Make a member the master although it may lack messages, and return the possible loss."""
     member = group.member(target)
     if member is None or not member.answers:
         raise LocalError("this member does not answer")

@@ -17,7 +17,7 @@ RETRIES_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PlannedOffset:
-    """What a reset would do to one queue."""
+    """Effect of a reset on one queue."""
 
     queue: MessageQueue
     before: int | None
@@ -56,7 +56,7 @@ async def delete_group(console: Console, by: Actor, group: str) -> None:
 
 
 async def plan_reset(console: Console, group: str, topic: str, target: ResetTarget) -> list[PlannedOffset]:
-    """Return what a reset would do, without doing it."""
+    """Return the effect of a reset without a change."""
     before = await console.tables.progress(group, NEW_S) or {}
     plan = await console.admin.plan_reset(topic, target)
     return [
@@ -68,15 +68,15 @@ async def plan_reset(console: Console, group: str, topic: str, target: ResetTarg
 async def reset_offsets(
     console: Console, by: Actor, group: str, topic: str, target: ResetTarget
 ) -> list[PlannedOffset]:
-    """Move a group, and return what was planned just before."""
+    """Reset the offsets of a group, and return the plan made just before."""
     plan = await plan_reset(console, group, topic, target)
-    places = {f"{one.queue.broker_name}/{one.queue.queue_id}": one for one in plan}
+    places = {f"{planned.queue.broker_name}/{planned.queue.queue_id}": planned for planned in plan}
     async with console.audited(
         by,
         "offsets.reset",
         f"{group}, {topic}",
-        before=json.dumps({place: one.before for place, one in places.items()}),
-        after=json.dumps({place: one.after for place, one in places.items()}),
+        before=json.dumps({place: planned.before for place, planned in places.items()}),
+        after=json.dumps({place: planned.after for place, planned in places.items()}),
     ):
         await console.admin.reset_offsets(group, topic, target)
     console.tables.forget()

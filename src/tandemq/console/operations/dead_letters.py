@@ -21,13 +21,13 @@ from tandemq.model.topic import dead_letter_topic, retry_topic
 
 SENT_MAX = 500
 SENT_BYTES_MAX = 64 << 20
-"""Of the bodies of one request's letters, or one letter; more are left, like those beyond `SENT_MAX`."""
+"""Maximum size of the bodies that one request sends again, or one letter; further letters stay for the next request."""
 PART = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a dead letter lies: a text like "broker-a/0@17"."""
+    """Place of a dead letter; as text "broker-a/0@17"."""
 
     broker: str
     queue_id: int
@@ -57,9 +57,9 @@ class Resent:
     left: int
 
 
-def place_of(one: FoundMessage) -> Place:
+def place_of(letter: FoundMessage) -> Place:
     """Return the place of a message."""
-    return Place(one.broker, one.message.queue_id, one.message.queue_offset)
+    return Place(letter.broker, letter.message.queue_id, letter.message.queue_offset)
 
 
 def parse_place(text: str) -> Place:
@@ -67,7 +67,7 @@ def parse_place(text: str) -> Place:
     broker, _, rest = text.partition("/")
     queue_id, _, offset = rest.partition("@")
     numbers = (queue_id, offset)
-    if not broker or not all(one.isascii() and one.isdecimal() for one in numbers):
+    if not broker or not all(number.isascii() and number.isdecimal() for number in numbers):
         raise ConfigError("place: choose messages of the list")
     if len(queue_id) > 9 or len(offset) > 18:
         raise ConfigError("place: choose messages of the list")
@@ -90,16 +90,16 @@ async def letters(console: Console, group: str, after: Place | None = None) -> A
         if after is not None and place < (after.broker, after.queue_id):
             continue
         bounds = await console.admin.bounds(queue)
-        at = bounds.first
+        offset = bounds.first
         if after is not None and place == (after.broker, after.queue_id):
-            at = max(at, after.offset + 1)
-        while at < bounds.end:
-            some = await console.admin.messages_from(queue, at, PART)
-            for one in some:
-                yield FoundMessage(queue.broker_name, one)
+            offset = max(offset, after.offset + 1)
+        while offset < bounds.end:
+            some = await console.admin.messages_from(queue, offset, PART)
+            for message in some:
+                yield FoundMessage(queue.broker_name, message)
             if not some:
                 break
-            at = some[-1].queue_offset + 1
+            offset = some[-1].queue_offset + 1
 
 
 async def resend(console: Console, by: Actor, group: str, places: Sequence[str] | None) -> Resent:
@@ -115,18 +115,18 @@ async def resend(console: Console, by: Actor, group: str, places: Sequence[str] 
         raise LocalError("this group has no retries: a copy in its retry topic would be a dead letter again at once")
     found: list[FoundMessage] = []
     left = size = 0
-    async for one in letters(console, group) if places is None else _chosen_ones(console, group, places):
-        size += len(one.message.body)
+    async for letter in letters(console, group) if places is None else _chosen_ones(console, group, places):
+        size += len(letter.message.body)
         if len(found) < SENT_MAX and (size <= SENT_BYTES_MAX or not found):
-            found.append(one)
+            found.append(letter)
         else:
             size, left = SENT_BYTES_MAX + 1, left + 1
     if not found:
         raise ConfigError("choose at least one message")
-    texts = [place_of(one).text for one in found]
+    texts = [place_of(letter).text for letter in found]
     async with console.audited(by, "dead_letters.resend", group, before=json.dumps(texts)):
         resent = await _send(console, found, retry_topic(group))
-        if all(one.why for one in resent):
+        if all(outcome.why for outcome in resent):
             raise LocalError(f"no message was sent: {resent[0].why}")
     return Resent(resent, left)
 

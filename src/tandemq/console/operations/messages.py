@@ -24,7 +24,7 @@ async def message_at(console: Console, queue: MessageQueue, offset: int) -> Foun
 
 
 async def trace_of(console: Console, found: FoundMessage) -> FoundTraces:
-    """Return what clients have reported about a message.
+    """Return the trace that clients have reported of a message.
 
     Raises:
         NoRoute: the cluster has no trace topic.

@@ -1,4 +1,4 @@
-"""The data pipeline: what it has left on disk, beside the ends of the logs that the brokers report."""
+"""The data pipeline: state of its files on disk, and the ends of the logs that the brokers report."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from tandemq.console.services import Console
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLag:
-    """An archived log beside that of the group's master."""
+    """An archived log, and the end of the log of the group's master."""
 
     log: ArchivedLog
     log_end: int | None

@@ -40,7 +40,9 @@ async def change_topic(console: Console, by: Actor, topic: str, *, queues: int, 
 
 
 async def _store(console: Console, by: Actor, action: str, topic: str, *, queues: int, perm: int, order: bool) -> None:
-    before = {name: [one.write_queue_nums, one.perm] for name, one in (await console.tables.topic(topic)).items()}
+    before = {
+        name: [config.write_queue_nums, config.perm] for name, config in (await console.tables.topic(topic)).items()
+    }
     after = json.dumps({"queues": queues, "perm": perm, "order": order})
     async with console.audited(by, action, topic, before=json.dumps(before) if before else "", after=after):
         await console.admin.create_topic(topic, queues=queues, perm=perm, order=order)

@@ -21,7 +21,7 @@ async def login_form(visit: Visit) -> Response:
 
 
 async def login(visit: Visit) -> Response:
-    """Begin a session with a new id, whatever cookie the browser has sent."""
+    """Begin a session with a new id, which does not depend on the browser's cookie."""
     console, form = visit.console, visit.form
     name, target = form.text("name")[:64], local_path(form.text("next", "/"))
     wait_ms = console.throttle.wait_ms(name, visit.address, wall_ms())
@@ -78,7 +78,7 @@ def _check_link(visit: Visit) -> None:
 
 
 async def setup_form(visit: Visit) -> Response:
-    """Show the form for the first user to those who have the link."""
+    """Show the form for the first user to a visitor with the one-time link."""
     _check_link(visit)
     return visit.page("setup.html", why="", name="")
 

@@ -34,10 +34,19 @@ async def export_audit(visit: Visit) -> Response:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["number", "ms", "who", "address", "action", "cluster", "target", "before", "after", "outcome"])
-    for one in await visit.console.run(_entries, visit, EXPORTED_MAX):
-        cells = [one.by.name, one.by.address, one.action, one.cluster, one.target, one.before, one.after, one.outcome]
+    for entry in await visit.console.run(_entries, visit, EXPORTED_MAX):
+        cells = [
+            entry.by.name,
+            entry.by.address,
+            entry.action,
+            entry.cluster,
+            entry.target,
+            entry.before,
+            entry.after,
+            entry.outcome,
+        ]
         writer.writerow(
-            [one.number, one.at_ms, *(f"'{cell}" if cell[:1] in "=+-@\t\r" and cell else cell for cell in cells)]
+            [entry.number, entry.at_ms, *(f"'{cell}" if cell[:1] in "=+-@\t\r" and cell else cell for cell in cells)]
         )
     headers = {"content-disposition": 'attachment; filename="audit.csv"'}
     return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)

@@ -35,16 +35,16 @@ _NAMED = re.compile(r"^brokers? (-?\d+)")
 
 @dataclass(slots=True)
 class GroupForm:
-    """The form of a group as it was filled in, with what is wrong."""
+    """The form of a group as it was filled in, with its faults."""
 
     mode: str
     members: list[dict[str, str]]
     revision: int
     config: GroupConfig | None = None
-    """What the form says; None if a field is no value at all."""
+    """Configuration that the form describes; None if a field has an invalid value."""
     faults: list[str] = field(default_factory=list)
     member_faults: dict[int, list[str]] = field(default_factory=dict)
-    """What is wrong with a line, by its number."""
+    """Number of a line to its faults."""
 
 
 # Looking.
@@ -72,7 +72,7 @@ async def show(visit: Visit) -> Response:
 def _audit(visit: Visit, name: str) -> list[AuditEntry]:
     with visit.console.database.transaction() as connection:
         found = entries(connection, count=HISTORY_MAX, text=name)
-    return [one for one in found if one.target == name]
+    return [entry for entry in found if entry.target == name]
 
 
 def history(timeline: list[dict[str, Any]], audit: list[AuditEntry]) -> list[dict[str, Any]]:
@@ -82,8 +82,12 @@ def history(timeline: list[dict[str, Any]], audit: list[AuditEntry]) -> list[dic
         for entry in timeline
     ]
     orders = [
-        {"ms": one.at_ms, "who": f"{one.by.name} {one.by.address}".strip(), "what": f"{one.action}: {one.outcome}"}
-        for one in audit
+        {
+            "ms": entry.at_ms,
+            "who": f"{entry.by.name} {entry.by.address}".strip(),
+            "what": f"{entry.action}: {entry.outcome}",
+        }
+        for entry in audit
     ]
     return sorted(changes + orders, key=lambda entry: entry["ms"], reverse=True)[:HISTORY_MAX]
 
@@ -135,13 +139,13 @@ def _form_page(visit: Visit, name: str, cluster: str, form: GroupForm, status: i
         lines=lines[:MEMBERS_MAX],
         modes=[mode.value for mode in Mode],
         roles=[role.value for role in Role],
-        permissions=[one.value for one in BrokerPermission],
+        permissions=[permission.value for permission in BrokerPermission],
         **values,
     )
 
 
 def read_form(fields: Fields) -> GroupForm:
-    """Return the form as it was filled in, with everything that is wrong; lines without an id are left out."""
+    """Return the form as it was filled in, with all faults; lines without an id are left out."""
     names = ("id", "role", "permission", "weight", "priority")
     columns = {name: [value.strip() for value in fields.all(name)][:MEMBERS_MAX] for name in names}
     if len({len(column) for column in columns.values()}) != 1:
@@ -154,7 +158,7 @@ def read_form(fields: Fields) -> GroupForm:
     if form.mode not in [mode.value for mode in Mode]:
         form.faults.append("mode: choose a mode")
     elif not form.member_faults:
-        form.config = GroupConfig(Mode(form.mode), tuple(one for one in members if one is not None))
+        form.config = GroupConfig(Mode(form.mode), tuple(member for member in members if member is not None))
         _add_contradictions(form, form.config)
     return form
 
@@ -169,7 +173,7 @@ def _read_member(form: GroupForm, number: int) -> GroupMember | None:
             wrong.append(str(error))
     if line["role"] not in [role.value for role in Role]:
         wrong.append("role: choose one")
-    if line["permission"] not in [one.value for one in BrokerPermission]:
+    if line["permission"] not in [permission.value for permission in BrokerPermission]:
         wrong.append("permission: choose one")
     if wrong:
         form.member_faults[number] = wrong
@@ -192,7 +196,7 @@ def _add_contradictions(form: GroupForm, config: GroupConfig) -> None:
 
 
 async def save(visit: Visit) -> Response:
-    """Show what would change, then save it; if another user has saved meanwhile, show both versions."""
+    """Show the changes, then save them; if another user has saved meanwhile, show both versions."""
     fields, console = visit.form, visit.console
     name, cluster = fields.text("name"), fields.text("cluster")
     form = read_form(fields)
@@ -218,7 +222,7 @@ async def save(visit: Visit) -> Response:
 
 
 async def remove_form(visit: Visit) -> Response:
-    """Show what the removal of a configuration means."""
+    """Show the effect of removing a configuration."""
     line = await operations.group_line(visit.console, visit.part("name"))
     facts = [Phrase("The state of its brokers is kept, so that epochs continue. It is refused while a broker runs.")]
     action = f"/groups/{segment(line.name)}/remove"
@@ -255,7 +259,7 @@ async def switch(visit: Visit) -> Response:
 
 
 async def force_form(visit: Visit) -> Response:
-    """Show what a forced takeover may lose, for each member that answers."""
+    """Show the possible loss of a forced takeover, for each member that answers."""
     group = await _running(visit)
     found = await operations.preview_takeover(visit.console, group)
     return visit.page("force.html", group=group, prices=found.prices, refusals=found.refusals)

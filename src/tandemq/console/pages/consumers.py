@@ -1,4 +1,4 @@
-"""Consumer groups: who lags, clients, offsets and their reset with a preview, create, delete."""
+"""Consumer groups: lag, clients, offsets and their reset with a preview, create, delete."""
 
 from starlette.responses import Response
 
@@ -22,11 +22,11 @@ async def show_all(visit: Visit) -> Response:
     """List the groups that lag most first."""
     wanted = visit.query.text("q").lower()
     rows = [row for row in await visit.console.tables.groups() if wanted in row.name.lower()]
-    at = min(visit.query.integer("at", 0), max(0, len(rows) - 1))
-    shown = rows[at : at + ROWS]
+    position = min(visit.query.integer("at", 0), max(0, len(rows) - 1))
+    shown = rows[position : position + ROWS]
     samples = {row.name: visit.console.tables.samples(row.name) for row in shown}
     return visit.page(
-        "consumers.html", rows=shown, samples=samples, q=visit.query.text("q"), at=at, total=len(rows), size=ROWS
+        "consumers.html", rows=shown, samples=samples, q=visit.query.text("q"), at=position, total=len(rows), size=ROWS
     )
 
 
@@ -60,11 +60,14 @@ async def create(visit: Visit) -> Response:
 
 
 async def delete_form(visit: Visit) -> Response:
-    """Show what a deletion would lose."""
+    """Show the loss that a deletion would cause."""
     group = visit.group()
     progress = await visit.console.tables.progress(group)
     facts = [
-        Phrase("{count} messages are not consumed", {"count": sum(one.lag for one in (progress or {}).values())}),
+        Phrase(
+            "{count} messages are not consumed",
+            {"count": sum(queue_progress.lag for queue_progress in (progress or {}).values())},
+        ),
         Phrase("Its offsets, retry topic and dead letters are deleted too."),
     ]
     return confirmation(visit, "Delete the consumer group {name}", group, facts, f"/consumers/{segment(group)}/delete")
@@ -108,7 +111,7 @@ def target_of(fields: Fields) -> ResetTarget:
 
 
 async def offsets_form(visit: Visit) -> Response:
-    """Show the form, and once it is filled in what it would skip or deliver again."""
+    """Show the form; once it is filled in, also the messages that it would skip or deliver again."""
     group, query, why, status = visit.group(), visit.query, "", 200
     progress = await visit.console.tables.progress(group)
     plan: list[operations.PlannedOffset] | None = None

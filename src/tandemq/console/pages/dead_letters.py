@@ -65,8 +65,8 @@ async def export(visit: Visit) -> Response:
 
 
 async def _lines(console: Console, group: str) -> AsyncIterator[str]:
-    async for one in operations.letters(console, group):
-        message = one.message
+    async for letter in operations.letters(console, group):
+        message = letter.message
         try:
             body = {"body": message.body.decode()}
         except UnicodeDecodeError:
@@ -74,7 +74,7 @@ async def _lines(console: Console, group: str) -> AsyncIterator[str]:
         yield (
             json.dumps(
                 {
-                    "broker": one.broker,
+                    "broker": letter.broker,
                     "queue": message.queue_id,
                     "offset": message.queue_offset,
                     "stored": message.store_ms,

@@ -19,7 +19,7 @@ BAR_WIDTH = 160
 
 
 async def find(visit: Visit) -> Response:
-    """Show the form, and what it finds."""
+    """Show the search form and the messages found."""
     query, found, why, status = visit.query, [], "", 200
     searched = query.has("search")
     if searched:
@@ -78,7 +78,7 @@ async def show(visit: Visit) -> Response:
 
 
 async def trace(visit: Visit) -> Response:
-    """Show what clients have reported about a message."""
+    """Show the trace that clients have reported of a message."""
     found = await _found(visit)
     try:
         traces = await operations.trace_of(visit.console, found)
@@ -87,10 +87,10 @@ async def trace(visit: Visit) -> Response:
     return visit.page("trace.html", one=found, link=message_path(found), found=traces, bar=trace_bar)
 
 
-def trace_bar(one: MessageTrace, step: TraceStep) -> Markup:
+def trace_bar(message_trace: MessageTrace, step: TraceStep) -> Markup:
     """Return a step as a bar of its message's time, as SVG; the start of a bar is when the step began."""
-    begin = one.steps[0].time_ms
-    end = max(each.time_ms + (each.cost_ms or 0) for each in one.steps)
+    begin = message_trace.steps[0].time_ms
+    end = max(each.time_ms + (each.cost_ms or 0) for each in message_trace.steps)
     scale = BAR_WIDTH / max(1, end - begin)
     left = min(BAR_WIDTH - 2, (step.time_ms - begin) * scale)
     width = max(2.0, min(BAR_WIDTH - left, (step.cost_ms or 0) * scale))

@@ -24,19 +24,21 @@ async def show(visit: Visit) -> Response:
 
 
 async def warnings(visit: Visit) -> list[Phrase]:
-    """Return what is wrong with the publishing of group configurations."""
+    """Return the problems of publishing group configurations."""
     database, run = visit.console.database, visit.console.run
     groups = await run(database.groups)
     if not groups:
         return []
     found = []
-    refused = {(one.cluster, one.broker_name): one for one in await run(publications, database)}
+    refused = {
+        (publication.cluster, publication.broker_name): publication for publication in await run(publications, database)
+    }
     for group in groups:
-        last = refused.get((group.cluster, group.broker_name))
-        if not group.is_applied and last is not None and last.outcome == "refused":
+        refusal = refused.get((group.cluster, group.broker_name))
+        if not group.is_applied and refusal is not None and refusal.outcome == "refused":
             found.append(
                 Phrase(
-                    "{group}: the configuration was refused: {why}", {"group": group.broker_name, "why": last.reason}
+                    "{group}: the configuration was refused: {why}", {"group": group.broker_name, "why": refusal.reason}
                 )
             )
         elif not group.is_applied:

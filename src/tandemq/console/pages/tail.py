@@ -29,12 +29,12 @@ async def _values(visit: Visit) -> dict[str, Any]:
         raise NotFound("this console shows bodies to operators only")
     topic, tag = visit.topic(), visit.query.text("tag")[:127]
     found = await visit.console.finder.newest(topic, SHOWN_MAX)
-    shown = [one for one in found if tag in ("", one.message.tags)]
+    shown = [located for located in found if tag in ("", located.message.tags)]
     return {"topic": topic, "tag": tag, "found": shown, "most": SHOWN_MAX, "brief": _brief}
 
 
-def _brief(one: FoundMessage) -> str:
-    return " ".join(shown_body(one.message).text[:BRIEF].split())
+def _brief(located: FoundMessage) -> str:
+    return " ".join(shown_body(located.message).text[:BRIEF].split())
 
 
 async def live(visit: Visit) -> Response:

@@ -32,9 +32,15 @@ async def show_all(visit: Visit) -> Response:
         for row in await visit.console.tables.topics()
         if wanted in row.name.lower() and kind in ("", row.kind) and (kind or row.kind != "system")
     ]
-    at = min(visit.query.integer("at", 0), max(0, len(rows) - 1))
+    position = min(visit.query.integer("at", 0), max(0, len(rows) - 1))
     return visit.page(
-        "topics.html", rows=rows[at : at + ROWS], q=visit.query.text("q"), kind=kind, at=at, total=len(rows), size=ROWS
+        "topics.html",
+        rows=rows[position : position + ROWS],
+        q=visit.query.text("q"),
+        kind=kind,
+        at=position,
+        total=len(rows),
+        size=ROWS,
     )
 
 
@@ -44,7 +50,7 @@ async def show(visit: Visit) -> Response:
     stats = await console.admin.topic_stats(topic)
     groups = {name: await console.tables.progress(name) for name in await console.admin.topic_groups(topic)}
     lags = {
-        name: sum(one.lag for queue, one in (queues or {}).items() if queue.topic == topic)
+        name: sum(progress.lag for queue, progress in (queues or {}).items() if queue.topic == topic)
         for name, queues in groups.items()
     }
     newest = await console.finder.newest(topic, NEWEST) if visit.sees_bodies else []
@@ -93,10 +99,10 @@ def _settings(visit: Visit) -> TopicFormFields:
 
 
 async def delete_form(visit: Visit) -> Response:
-    """Show what a deletion would lose."""
+    """Show the loss that a deletion would cause."""
     topic = visit.topic()
     stats = await visit.console.admin.topic_stats(topic)
-    count = sum(one.max_offset - one.min_offset for one in stats.values())
+    count = sum(bounds.max_offset - bounds.min_offset for bounds in stats.values())
     groups = await visit.console.admin.topic_groups(topic)
     facts = [
         Phrase("{count} messages are lost", {"count": count}),
@@ -106,7 +112,7 @@ async def delete_form(visit: Visit) -> Response:
 
 
 def confirmation(visit: Visit, title: str, name: str, facts: list[Phrase], action: str, status: int = 200) -> Response:
-    """Show what an action would do, and ask to type the name."""
+    """Show the effect of an action, and ask to type the name."""
     return visit.page("confirm.html", status, title=title, name=name, facts=facts, action=action, clean=False)
 
 

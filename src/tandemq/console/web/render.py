@@ -1,4 +1,4 @@
-"""Templates: Jinja2 with escaping always on, and what templates may call."""
+"""Templates: Jinja2 with escaping always on, and the functions that templates may call."""
 
 import hashlib
 import time
@@ -43,8 +43,8 @@ def render(template: str, language: str, values: Mapping[str, Any]) -> str:
     def t(text: str, **placeholders: object) -> str:
         return translate(language, text, **placeholders)
 
-    def phrase(one: Phrase) -> str:
-        return say(language, one)
+    def phrase(sentence: Phrase) -> str:
+        return say(language, sentence)
 
     return _environment().get_template(template).render({**values, "t": t, "phrase": phrase, "language": language})
 
@@ -112,7 +112,7 @@ def sparkline(samples: list[int], title: str, width: int = 240, height: int = 40
     highest = max(1, *samples)
     step = width / (len(samples) - 1)
     points = " ".join(
-        f"{at * step:.1f},{height - 2 - value / highest * (height - 4):.1f}" for at, value in enumerate(samples)
+        f"{index * step:.1f},{height - 2 - value / highest * (height - 4):.1f}" for index, value in enumerate(samples)
     )
     return Markup(
         '<svg class="spark" role="img" viewBox="0 0 {w} {h}" width="{w}" height="{h}"><title>{title}</title>'

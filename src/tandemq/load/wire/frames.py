@@ -92,7 +92,7 @@ def body_text(size: int) -> bytes:
 
 
 class _Block(NamedTuple):
-    """Positions in the pool of what is rewritten in some hundred frames."""
+    """Positions of the fields that are rewritten in some hundred frames of the pool."""
 
     keys: _Positions
     born: _Positions
@@ -140,10 +140,10 @@ class SendFrames:
         self._rewrite(wall_ms)
 
     def _find_places(self, first: int, end: int) -> _Block:
-        at = self._ends[first]
+        start = self._ends[first]
         found: dict[str, list[_Positions]] = {"key": [], "born": [], "order": []}
-        for place in _PLACES.finditer(self._view[at : self._ends[end]]):
-            found[str(place.lastgroup)].append(np.arange(at + place.start(), at + place.end(), dtype=np.intp))
+        for place in _PLACES.finditer(self._view[start : self._ends[end]]):
+            found[str(place.lastgroup)].append(np.arange(start + place.start(), start + place.end(), dtype=np.intp))
         none = np.empty(0, np.intp)
         keys, born, orders = (np.concatenate(places or [none]) for places in found.values())
         return _Block(keys, born, orders)
@@ -171,7 +171,7 @@ class SendFrames:
         return self._view[self._ends[first] : self._ends[end]]
 
     def _take_around(self, count: int, wall_ms: int) -> bytes:
-        """Return the frames to the end of the pool, and those from its beginning."""
+        """Return the frames from the present one to the end of the pool, then frames from its beginning."""
         first, pieces = self._first, []
         while count:
             if self._next == self.count:
@@ -257,7 +257,7 @@ class _Renderer:
             tag = [("TAGS", shape.tag)] if shape.tag else []
             return self._text_of([("UNIQ_KEY", self._unique_key()), ("WAIT", "true"), *delay, *tag]), self._body
         size = random.randint(VARIED_BODY_MIN, VARIED_BODY_MAX)
-        at = random.randrange(len(self._text) - size)
+        start = random.randrange(len(self._text) - size)
         self.body_bytes += size
         properties = [
             ("KEYS", "order-" + _ORDER_MARK * random.randint(1, 9)),
@@ -267,7 +267,7 @@ class _Renderer:
             ("TAGS", random.choices([*TAGS], [*TAGS.values()])[0]),
             ("customer", f"c-{random.randrange(10 ** random.randint(1, 6))}"),
         ]
-        return self._text_of(properties), self._start + self._text[at : at + size - len(self._start)]
+        return self._text_of(properties), self._start + self._text[start : start + size - len(self._start)]
 
     def _text_of(self, properties: list[tuple[str, str]]) -> str:
         # A 5.x client ends the last property too.

@@ -39,7 +39,7 @@ def create_topic_request(topic: str, queue_count: int) -> Command:
 
 
 def create_topics(address: str, shape: SendShape) -> None:
-    """Create the topics of a run that sends cannot create: a broker limits the queues of those."""
+    """Create the topics of a run, unless it has one topic with so few queues that the first send creates it."""
     if shape.topics == 1 and shape.queue_count <= _QUEUES_BY_SENDING:
         return
     with connect(address, _CREATE_S) as broker:

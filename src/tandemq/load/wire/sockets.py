@@ -21,7 +21,7 @@ _CONNECT_S = 5.0
 _shared = memoryview(bytearray(RECEIVE_BYTES))
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _contexts: list[ClientContext] = []
-"""TLS of this process's connections; empty without."""
+"""TLS context of all connections of this process; empty: no TLS."""
 
 
 def use_tls(settings: ClientTls) -> None:
@@ -63,7 +63,7 @@ class LoadConnection:
         return self._tls is not None
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send; keep what does not fit until `ready` reports room."""
+        """Send bytes; keep the rest that does not fit until `ready` reports room."""
         if self._tls is not None:
             data = b"".join(self._tls.encrypt([data]))
         if self._unsent:
@@ -90,7 +90,7 @@ class LoadConnection:
                 self._epoll.modify(self.fd, _READ)
 
     def receive(self) -> bytes:
-        """Return what has arrived, possibly nothing.
+        """Return the bytes that have arrived, possibly none.
 
         Raises:
             LoadError: the server closed the connection.

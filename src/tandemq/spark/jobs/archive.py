@@ -286,8 +286,8 @@ class Archive:
             done.version = self._lake.commit(files, marks)
             done.commits += 1
             done.files += len(files)
-            done.rows += sum(one.rows for one in files)
-            done.bytes += sum(one.bytes for one in files)
+            done.rows += sum(file.rows for file in files)
+            done.bytes += sum(file.bytes for file in files)
             done.damaged += sum(row.damaged for row in rows)
             done.end = marks[self._mark]
             done.log_end = max(done.log_end, done.end)

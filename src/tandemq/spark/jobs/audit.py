@@ -74,7 +74,10 @@ class AuditResult:
     @property
     def diverges_at(self) -> int | None:
         """Log offset of the first record that differs otherwise than by removal; None if none does."""
-        return min((one["commitLogOffset"] for one in self.differences if one["kind"] != REMOVED), default=None)
+        return min(
+            (difference["commitLogOffset"] for difference in self.differences if difference["kind"] != REMOVED),
+            default=None,
+        )
 
 
 def audit(
@@ -94,11 +97,11 @@ def audit(
     Raises:
         ConfigError: a URL is not supported. Also as `overlap`, `run_tasks` and `LogRangeReader.rows`.
     """
-    first, second = (locate(one, "the log") for one in (first, second))
-    one, other, found = overlap(first, second, allow_retention=allow_retention)
-    ranges = _present(split(one, found.start, found.end, range_bytes), other)
+    first, second = (locate(place, "the log") for place in (first, second))
+    first_files, second_files, found = overlap(first, second, allow_retention=allow_retention)
+    ranges = _present(split(first_files, found.start, found.end, range_bytes), second_files)
     listed_max = min(DIFFERENCES_MAX, max(10, LISTED_MAX // max(len(ranges), 1)))
-    compare = partial(audit_range, one, other, listed_max=listed_max)
+    compare = partial(audit_range, first_files, second_files, listed_max=listed_max)
     job = RangeJob(f"audit {found.first} {found.second} {range_bytes}", compare, is_check=True)
     results = run_tasks(spark, ranges, job, state=state, progress=progress)
     found.lost = merge_losses([*results, {LOST: found.lost}, *_shorter(first, second, found.end)])
@@ -130,14 +133,16 @@ def overlap(first: Place, second: Place, *, allow_retention: bool = False) -> Ov
     ends = bounds[0].end, bounds[1].end
     start, end = max(pair[0].start, pair[1].start), min(ends)
     if start >= end and (pair[0].start, ends[0]) != (pair[1].start, ends[1]):
-        spans = [f"{log.directory} holds log offsets [{log.start}, {at})" for log, at in zip(pair, ends, strict=True)]
+        spans = [
+            f"{log.directory} holds log offsets [{log.start}, {stop})" for log, stop in zip(pair, ends, strict=True)
+        ]
         raise LocalError(
             f"no log offsets in common to compare: {', '.join(spans)}", hint="do they belong to one broker group?"
         )
     result = AuditResult(pair[0].directory, pair[1].directory, start, end, *ends)
     for side, log, found in zip(SIDES, pair, bounds, strict=True):
         gaps = list(found.gaps)
-        begins = min(one.start for one in pair)
+        begins = min(files.start for files in pair)
         if log.start > begins and not allow_retention and not any(gap.start < log.start for gap in gaps):
             why = f"are not compared: the log begins at {log.start}, by retention or because files are missing"
             gaps.insert(0, Gap(begins, log.start, why))
@@ -147,8 +152,12 @@ def overlap(first: Place, second: Place, *, allow_retention: bool = False) -> Ov
 
 def _present(ranges: Sequence[LogRange], other: LogFiles) -> list[LogRange]:
     """Return the parts of ranges that another log has too."""
-    ends = ((one, other.file_end(one.start)) for one in ranges)
-    return [one if one.end <= end else replace(one, end=end, checks_end=False) for one, end in ends if end > one.start]
+    ends = ((piece, other.file_end(piece.start)) for piece in ranges)
+    return [
+        piece if piece.end <= end else replace(piece, end=end, checks_end=False)
+        for piece, end in ends
+        if end > piece.start
+    ]
 
 
 def _shorter(first: Place, second: Place, end: int) -> Iterator[Result]:
@@ -166,13 +175,13 @@ def audit_range(first: LogFiles, second: LogFiles, wanted: LogRange, *, listed_m
     differences: list[Result] = []
     differing = filler = 0
     try:
-        with LogFileReader(first) as one, LogFileReader(second) as other:
+        with LogFileReader(first) as first_log, LogFileReader(second) as second_log:
             for piece in _pieces(wanted):
-                unequal = list(_unequal_blocks(one, other, piece))
+                unequal = list(_unequal_blocks(first_log, second_log, piece))
                 size = sum(stop - start for start, stop in unequal)
                 differing += size
                 before = sum(counts.values())
-                for difference in _differing_records(one, other, piece, unequal) if unequal else ():
+                for difference in _differing_records(first_log, second_log, piece, unequal) if unequal else ():
                     counts[difference["kind"]] += 1
                     if len(differences) < listed_max:
                         differences.append(difference)
@@ -205,14 +214,16 @@ def _gone_in(first: LogFiles, second: LogFiles, wanted: LogRange) -> list[str]:
     return [side for side, log in sides if not log.exists(wanted.start - wanted.start % log.segment_bytes)]
 
 
-def _unequal_blocks(one: LogFileReader, other: LogFileReader, wanted: LogRange) -> Iterator[tuple[int, int]]:
+def _unequal_blocks(first: LogFileReader, second: LogFileReader, wanted: LogRange) -> Iterator[tuple[int, int]]:
     a, b = bytearray(BLOCK_BYTES), bytearray(BLOCK_BYTES)
     at = wanted.start
     while at < wanted.end:
         wished = min(BLOCK_BYTES, wanted.end - at)
-        size = min(one.read_into(memoryview(a)[:wished], at), other.read_into(memoryview(b)[:wished], at))
+        size = min(first.read_into(memoryview(a)[:wished], at), second.read_into(memoryview(b)[:wished], at))
         if not size:
-            raise LocalError(f"{one.files.directory} or {other.files.directory} has a shorter file at log offset {at}")
+            raise LocalError(
+                f"{first.files.directory} or {second.files.directory} has a shorter file at log offset {at}"
+            )
         same = a == b if size == BLOCK_BYTES else memoryview(a)[:size] == memoryview(b)[:size]
         if not same:
             yield at, at + size
@@ -220,18 +231,18 @@ def _unequal_blocks(one: LogFileReader, other: LogFileReader, wanted: LogRange) 
 
 
 def _differing_records(
-    one: LogFileReader, other: LogFileReader, wanted: LogRange, unequal: list[tuple[int, int]]
+    first: LogFileReader, second: LogFileReader, wanted: LogRange, unequal: list[tuple[int, int]]
 ) -> Iterator[Result]:
     """Yield the records in unequal blocks of a range that differ between both sides, by log offset.
 
     A record that extends into the range is reported here if its first differing byte lies here, else by the range
     before.
     """
-    wider = _extended_back(one.files, wanted) if unequal[0][0] == wanted.start else wanted
-    ours, theirs = _records(one, wider, unequal), _records(other, wider, unequal)
+    wider = _extended_back(first.files, wanted) if unequal[0][0] == wanted.start else wanted
+    ours, theirs = _records(first, wider, unequal), _records(second, wider, unequal)
     for offset in sorted(ours.keys() | theirs.keys()):
         before = wanted.start - offset
-        if before > 0 and one(offset, before) != other(offset, before):
+        if before > 0 and first(offset, before) != second(offset, before):
             continue
         a, b = ours.get(offset), theirs.get(offset)
         if a is None or b is None:
@@ -240,15 +251,15 @@ def _differing_records(
             if sound["verdict"] in (None, REMOVED):
                 yield _difference("extra" if a is None else "missing", sound)
         elif a["verdict"] is None and b["verdict"] is None:
-            if a["size"] != b["size"] or one(offset, a["size"]) != other(offset, b["size"]):
+            if a["size"] != b["size"] or first(offset, a["size"]) != second(offset, b["size"]):
                 yield _difference("different", a)
         elif {a["verdict"], b["verdict"]} == {None, REMOVED}:
             sides = [side for side, row in (("first", a), ("second", b)) if row["verdict"] == REMOVED]
             yield _difference(REMOVED, a if b["verdict"] == REMOVED else b) | {"in": sides}
         else:
-            sound, bad = (b, a) if a["verdict"] not in (None, REMOVED) else (a, b)
+            sound, corrupt = (b, a) if a["verdict"] not in (None, REMOVED) else (a, b)
             sides = [side for side, row in (("first", a), ("second", b)) if row["verdict"] not in (None, REMOVED)]
-            yield _difference("corrupt", sound) | {"in": sides, "verdict": bad["verdict"]}
+            yield _difference("corrupt", sound) | {"in": sides, "verdict": corrupt["verdict"]}
 
 
 def _extended_back(files: LogFiles, wanted: LogRange) -> LogRange:
@@ -270,13 +281,13 @@ def _records(read: LogFileReader, wanted: LogRange, unequal: list[tuple[int, int
     for rows in LogRangeReader(read, DecodeOptions(COLUMNS, inflates=False, keeps_damage=True)).rows(wanted):
         sizes = rows.columns["size"]
         sizes = sizes if isinstance(sizes, list) else sizes.to_pylist()
-        for at, (offset, size) in enumerate(zip(rows.offsets.tolist(), sizes, strict=True)):
+        for index, (offset, size) in enumerate(zip(rows.offsets.tolist(), sizes, strict=True)):
             if any(start < offset + size and offset < stop for start, stop in unequal):
-                row = {name: _at(rows.columns[name], at) for name in COLUMNS if name in rows.columns}
-                found[offset] = row | {"verdict": rows.verdicts[at] if rows.verdicts else None}
+                row = {name: _at(rows.columns[name], index) for name in COLUMNS if name in rows.columns}
+                found[offset] = row | {"verdict": rows.verdicts[index] if rows.verdicts else None}
     return found
 
 
-def _at(column: object, at: int) -> object:
-    value = column[at]  # type: ignore[index]  # a list, or an Arrow array
+def _at(column: object, index: int) -> object:
+    value = column[index]  # type: ignore[index]  # a list, or an Arrow array
     return value.as_py() if hasattr(value, "as_py") else value

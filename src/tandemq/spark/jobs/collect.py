@@ -147,8 +147,8 @@ class Collect:
             done.version = self._lake.commit(files, marks)
             done.commits += 1
             done.files += len(files)
-            done.rows += sum(one.rows for one in files)
-            done.bytes += sum(one.bytes for one in files)
+            done.rows += sum(file.rows for file in files)
+            done.bytes += sum(file.bytes for file in files)
             done.damaged += sum(row.damaged for row in rows)
         self._progress(done)
         self._after_commit(batch)

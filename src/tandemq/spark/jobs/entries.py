@@ -146,20 +146,20 @@ class QueueEntries:
         hashes = np.array([*(cached_java_hash(word) for word in words.dictionary.to_pylist()), 0], dtype=np.int64)
         codes = hashes[words.indices.fill_null(len(words.dictionary)).to_numpy()]
         topics = batch.column("topic")
-        for at in np.flatnonzero(pc.equal(topics, SCHEDULE_TOPIC).to_numpy(zero_copy_only=False)).tolist():
-            codes[at] = self._deliver_ms(batch, at, int(codes[at]))
+        for row in np.flatnonzero(pc.equal(topics, SCHEDULE_TOPIC).to_numpy(zero_copy_only=False)).tolist():
+            codes[row] = self._deliver_ms(batch, row, int(codes[row]))
         names = ["queueId", "queueOffset", "commitLogOffset", "size"]
         columns = [topics, *(batch.column(name) for name in names), pa.array(codes)]
         return pa.RecordBatch.from_arrays(columns, ["topic", "queueId", "queueOffset", "logOffset", "size", "code"])
 
-    def _deliver_ms(self, batch: Any, at: int, code: int) -> int:
+    def _deliver_ms(self, batch: Any, row: int, code: int) -> int:
         """Return the tags code of an entry on the delay topic: the delivery time in milliseconds."""
-        level = property_value(batch.column("properties")[at].as_py().encode(), b"DELAY") or b""
+        level = property_value(batch.column("properties")[row].as_py().encode(), b"DELAY") or b""
         if not level.isdigit() or not int(level):
             return code
         delays = self._delays_ms
         delay = delays[min(int(level), len(delays)) - 1] if delays else UNKNOWN_DELAY_MS
-        return int(batch.column("storeTimestamp").cast(pa.int64())[at].as_py() // 1000 + delay)
+        return int(batch.column("storeTimestamp").cast(pa.int64())[row].as_py() // 1000 + delay)
 
 
 def index_keys(batch: Any) -> Any:
@@ -178,8 +178,8 @@ def index_keys(batch: Any) -> Any:
     found = [
         (topic, key, log_offset, store_ms)
         for topic, unique, keys, log_offset, store_ms in rows
-        for key in ([unique] if unique else []) + [one for one in (keys or "").split(" ") if one]
+        for key in ([unique] if unique else []) + [word for word in (keys or "").split(" ") if word]
     ]
     kinds = (pa.string(), pa.string(), pa.int64(), pa.int64())
-    columns = [pa.array([row[at] for row in found], type=kind) for at, kind in enumerate(kinds)]
+    columns = [pa.array([row[index] for row in found], type=kind) for index, kind in enumerate(kinds)]
     return pa.RecordBatch.from_arrays(columns, ["topic", "key", "logOffset", "storeMs"])

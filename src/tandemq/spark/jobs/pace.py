@@ -26,7 +26,7 @@ TASK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Maximum rate of a replay; None: no limit. Bytes are those of bodies and properties."""
+    """Maximum rate of a replay; None: no limit. `bytes` counts bodies and properties."""
 
     messages: float | None = None
     bytes: float | None = None
@@ -88,10 +88,10 @@ def message_bytes(batch: Any) -> Any:
 def _slices(sizes: Any, rate: Rate) -> Iterator[tuple[int, int]]:
     """Cut a batch into slices of at most SLICE_S, or of one message."""
     start = messages = bytes_ = 0
-    for at, size in enumerate(sizes.tolist()):
+    for row, size in enumerate(sizes.tolist()):
         if messages and rate.seconds(messages + 1, bytes_ + size) > SLICE_S:
-            yield start, at
-            start, messages, bytes_ = at, 0, 0
+            yield start, row
+            start, messages, bytes_ = row, 0, 0
         messages += 1
         bytes_ += size
     if messages:

@@ -98,12 +98,12 @@ def rebuild(
     job = RangeJob(f"rebuild {files.directory} {options.range_bytes}", scan)
     counts = run_tasks(spark, ranges, job, state=work / "ranges", progress=progress)
     phase("consume queues")
-    _write_queues(spark, [str(scan.path(one.start, one.end, "entries")) for one in ranges], options, output)
+    _write_queues(spark, [str(scan.path(piece.start, piece.end, "entries")) for piece in ranges], options, output)
     queues = _finished_queues(work)
     done = RebuildResult(len(queues), sum(queues.values()))
     if options.index:
         phase("key index")
-        done.keys = sum(one["keys"] for one in counts)
+        done.keys = sum(count["keys"] for count in counts)
         done.index_files = _write_index(scan, ranges, options, output)
     shutil.rmtree(work)
     return done
@@ -133,7 +133,7 @@ def _start_or_resume(files: LogFiles, options: RebuildOptions, output: Path) -> 
             )
         _check_whole(files, gaps_between(files, files.start, end))
         return end
-    if output.exists() and any(one for one in output.iterdir() if one.name != WORK):
+    if output.exists() and any(entry for entry in output.iterdir() if entry.name != WORK):
         raise ConfigError(f"{output} is not empty", hint="give a new directory, then move its contents into the store")
     end, gaps = log_bounds(files)
     _check_whole(files, gaps)
@@ -212,8 +212,8 @@ def _enter(queue: ConsumeQueue, rows: Any) -> None:
     """Append entries: consecutive ones in one call, others one by one, as a broker does at start."""
     offsets = rows.column(2).to_numpy()
     entries = np.empty(len(offsets), dtype=ENTRY)
-    for name, at in (("log_offset", 3), ("size", 4), ("code", 5)):
-        entries[name] = rows.column(at).to_numpy()
+    for name, index in (("log_offset", 3), ("size", 4), ("code", 5)):
+        entries[name] = rows.column(index).to_numpy()
     follows = int(offsets[0]) == queue.next_offset and bool((np.diff(offsets) == 1).all())
     if follows:
         queue.stage_packed(entries.tobytes())
@@ -236,7 +236,7 @@ def _finished(queue: ConsumeQueue, work: Path, output: Path) -> Any:
     (output / WORK / "queues" / f"{queue.topic}@{queue.queue_id}.json").write_text(json.dumps(note), encoding="utf-8")
     values = [[queue.topic], [queue.queue_id], [queue.max_offset - queue.min_offset]]
     columns = [
-        pa.array(one, type=kind) for one, kind in zip(values, (pa.string(), pa.int32(), pa.int64()), strict=True)
+        pa.array(column, type=kind) for column, kind in zip(values, (pa.string(), pa.int32(), pa.int64()), strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, ["topic", "queueId", "entries"])
 
@@ -245,12 +245,12 @@ def _write_index(scan: Scan, ranges: Sequence[LogRange], options: RebuildOptions
     """Build the key index from all keys; returns the number of files."""
     shutil.rmtree(output / "index", ignore_errors=True)
     index = KeyIndex(RealDisk(output), options.slots, options.entries)
-    for one in ranges:
-        with pq.ParquetFile(scan.path(one.start, one.end, "keys")) as file:
+    for piece in ranges:
+        with pq.ParquetFile(scan.path(piece.start, piece.end, "keys")) as file:
             for batch in file.iter_batches(PENDING_KEYS):
                 columns = (column.to_pylist() for column in batch.columns)
-                for topic, key, at, ms in zip(*columns, strict=True):
-                    index.pending += KEY_ROW.pack(key_hash(topic, key.encode()), at, ms)
+                for topic, key, log_offset, ms in zip(*columns, strict=True):
+                    index.pending += KEY_ROW.pack(key_hash(topic, key.encode()), log_offset, ms)
                 index.absorb()
     made = len(index.files)
     index.close()

@@ -58,7 +58,7 @@ from tandemq.spark.sources.log.gaps import log_bounds
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, BatchBuilder, DecodeOptions, LogRange, split
 
 NOTE = ".removing"
-"""Suffix of the note beside a log file: the records to overwrite, without what they held before."""
+"""Suffix of the note beside a log file, which has the removed records that overwrite the selected ones."""
 REPLACED_BYTES = 8 << 20
 """Part of a remote file that is in memory while it is replaced."""
 _LEFT = re.compile(r"\.\d{20}\.tmp\.\d+")
@@ -84,7 +84,7 @@ NOT_REACHED = (
     "copies, snapshots and backups of the lakes and logs given, and files that other queries have made of them",
     "in object stores: older versions of objects if the bucket keeps them, and parts of incomplete uploads",
 )
-"""What a removal does not reach."""
+"""Places that a removal does not reach."""
 
 
 @dataclass(slots=True)
@@ -187,11 +187,11 @@ def remove_from_lake(
         return done
     with table.locked():
         old = table.old_files()
-        for one in _holding(spark, selection, table.location, [*old.replaced, *old.unknown]):
-            if one in old.unknown and time.time() - one.changed_s < YOUNG_S:
-                done.left.append(table.location.child(one.name))
+        for entry in _holding(spark, selection, table.location, [*old.replaced, *old.unknown]):
+            if entry in old.unknown and time.time() - entry.changed_s < YOUNG_S:
+                done.left.append(table.location.child(entry.name))
             else:
-                table.location.delete(one.name)
+                table.location.delete(entry.name)
                 done.old_files += 1
         done.old_files += table.forget(_Mentions(selection.values))
     found = rewrite(spark, table, _Erasure(selection), dry_run=True)
@@ -201,7 +201,7 @@ def remove_from_lake(
 
 
 class _Mentions:
-    """Tells whether bytes contain one of some values, plain or in JSON; statistics may have their beginning only."""
+    """Matcher of bytes that contain one of some values, plain or in JSON; statistics may have their beginning only."""
 
     def __init__(self, values: Sequence[str]) -> None:
         forms = {
@@ -215,10 +215,10 @@ class _Mentions:
 
 def _holding(spark: SparkSession, selection: Selection, lake: Location, old: list[FileEntry]) -> list[FileEntry]:
     """Return the files that hold selected messages."""
-    entries = {lake.child(one.name): one for one in old}
-    ranges = lake_files({path: one.size for path, one in entries.items()})
+    entries = {lake.child(entry.name): entry for entry in old}
+    ranges = lake_files({path: entry.size for path, entry in entries.items()})
     results = run_tasks(spark, ranges, RangeJob("find", partial(_holds, selection, lake)))
-    return [entries[one.path] for one, result in zip(ranges, results, strict=True) if result["holds"]]
+    return [entries[file.path] for file, result in zip(ranges, results, strict=True) if result["holds"]]
 
 
 def _holds(selection: Selection, lake: Location, wanted: LakeFile) -> Result:
@@ -236,7 +236,7 @@ def _holds(selection: Selection, lake: Location, wanted: LakeFile) -> Result:
 def _doubtful(spark: SparkSession, selection: Selection, table: DeltaLake) -> list[Result]:
     ranges = lake_files(table.sizes())
     results = run_tasks(spark, ranges, RangeJob("damage", partial(_doubtful_in, selection, table.location)))
-    return [one for result in results for one in result["damaged"]]
+    return [damage for result in results for damage in result["damaged"]]
 
 
 def _doubtful_in(selection: Selection, lake: Location, wanted: LakeFile) -> Result:
@@ -286,16 +286,16 @@ def remove_from_log(
         results = _find(spark, files, selection, range_bytes, progress)
         by_file: dict[int, list[Result]] = {}
         topics: Counter[str] = Counter()
-        for one in (one for result in results for one in result["found"]):
-            by_file.setdefault(one["at"] - one["at"] % files.segment_bytes, []).append(one)
-            topics[one["topic"]] += 1
+        for record in (record for result in results for record in result["found"]):
+            by_file.setdefault(record["at"] - record["at"] % files.segment_bytes, []).append(record)
+            topics[record["topic"]] += 1
         done.messages, done.topics, done.files = topics.total(), dict(sorted(topics.items())), len(by_file)
         if not dry_run:
             for start, found in by_file.items():
                 overwrite(files, start, found)
             results = _find(spark, files, selection, range_bytes)
             done.found_after = sum(len(result["found"]) for result in results)
-        done.damaged = [one for result in results for one in result["damaged"]]
+        done.damaged = [damage for result in results for damage in result["damaged"]]
         done.lost = merge_losses([*results, gaps_lost(log_bounds(files).gaps)])
     return done
 
@@ -344,10 +344,10 @@ def _find_in(files: LogFiles, selection: Selection, wanted: LogRange) -> Result:
         batch = maker.batch(rows)
         mask = selection.matches(batch).to_numpy(zero_copy_only=False)
         doubtful = selection.doubtful(batch) & ~mask
-        for at in np.flatnonzero(mask | doubtful).tolist():
-            offset, size = (batch.column(name)[at].as_py() for name in ("commitLogOffset", "size"))
-            if mask[at]:
-                found.append({"at": offset, "size": size, "topic": batch.column("topic")[at].as_py() or DAMAGE})
+        for row in np.flatnonzero(mask | doubtful).tolist():
+            offset, size = (batch.column(name)[row].as_py() for name in ("commitLogOffset", "size"))
+            if mask[row]:
+                found.append({"at": offset, "size": size, "topic": batch.column("topic")[row].as_py() or DAMAGE})
             else:
                 damaged.append({"commitLogOffset": offset, "size": size})
     return {"found": found, "damaged": damaged, LOST: lost}
@@ -380,20 +380,20 @@ def _replace(lease: DirectoryLease, files: LogFiles, start: int, found: list[Res
     Memory: REPLACED_BYTES, and a record.
     """
     name, end = files.name(start), start + files.segment_bytes
-    left = deque(sorted(found, key=lambda one: int(one["at"])))
+    left = deque(sorted(found, key=lambda place: int(place["at"])))
     with LogFileReader(files) as read, files.location.errors(name):
         output = files.location.open_replacement(name)
-        for at in range(start, end, REPLACED_BYTES):
-            data = bytearray(min(REPLACED_BYTES, end - at))
-            size = read.read_into(memoryview(data), at)
+        for offset in range(start, end, REPLACED_BYTES):
+            data = bytearray(min(REPLACED_BYTES, end - offset))
+            size = read.read_into(memoryview(data), offset)
             assert size == len(data), "the reader has checked the size of the file"
-            while left and left[0]["at"] < at + size:
-                one = left.popleft()
-                record = removed_record(read(one["at"], one["size"]))
-                low, high = max(at, one["at"]), min(at + size, one["at"] + one["size"])
-                data[low - at : high - at] = record[low - one["at"] : high - one["at"]]
-                if high < one["at"] + one["size"]:
-                    left.appendleft(one)  # its rest is in the next part
+            while left and left[0]["at"] < offset + size:
+                place = left.popleft()
+                record = removed_record(read(place["at"], place["size"]))
+                low, high = max(offset, place["at"]), min(offset + size, place["at"] + place["size"])
+                data[low - offset : high - offset] = record[low - place["at"] : high - place["at"]]
+                if high < place["at"] + place["size"]:
+                    left.appendleft(place)  # its rest is in the next part
                     break
             output.write(bytes(data))
             lease.keep()
@@ -405,8 +405,8 @@ def _overwrite(files: LogFiles, start: int, found: list[Result]) -> None:
     """Overwrite the records of one file; a kill at any time leaves a note with which the next run finishes it."""
     with LogFileReader(files) as read:
         writes = [
-            {"at": one["at"], "record": base64.b64encode(removed_record(read(one["at"], one["size"]))).decode()}
-            for one in found
+            {"at": place["at"], "record": base64.b64encode(removed_record(read(place["at"], place["size"]))).decode()}
+            for place in found
         ]
     path = Path(files.path(start))
     RealDisk(path.parent).replace(path.name + NOTE, json.dumps(writes).encode())
@@ -421,9 +421,9 @@ def _finish_note(files: LogFiles, start: int) -> None:
         return
     try:
         with path.open("r+b") as file:
-            for one in json.loads(note.read_text(encoding="utf-8")):
-                file.seek(one["at"] - start)
-                file.write(base64.b64decode(one["record"]))
+            for write in json.loads(note.read_text(encoding="utf-8")):
+                file.seek(write["at"] - start)
+                file.write(base64.b64decode(write["record"]))
             file.flush()
             os.fsync(file.fileno())
         note.unlink()
@@ -440,22 +440,22 @@ def report(selection: Selection, results: list[Removal], *, dry_run: bool, made:
         "made": made,
         "dryRun": dry_run,
         "selection": selection.digest(),
-        "complete": all(one.is_complete for one in results) and not dry_run,
+        "complete": all(result.is_complete for result in results) and not dry_run,
         "results": [
             {
-                "kind": one.kind,
-                "path": one.path,
-                "messages": one.messages,
-                "topics": one.topics,
-                "files": one.files,
-                "oldFiles": one.old_files,
-                "version": one.version,
-                "foundAfter": one.found_after,
-                "damaged": one.damaged,
-                "left": one.left,
-                "lost": one.lost,
+                "kind": result.kind,
+                "path": result.path,
+                "messages": result.messages,
+                "topics": result.topics,
+                "files": result.files,
+                "oldFiles": result.old_files,
+                "version": result.version,
+                "foundAfter": result.found_after,
+                "damaged": result.damaged,
+                "left": result.left,
+                "lost": result.lost,
             }
-            for one in results
+            for result in results
         ],
         "notReached": list(NOT_REACHED),
     }

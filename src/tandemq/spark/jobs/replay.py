@@ -168,12 +168,12 @@ class _Piece:
 
     def condition(self) -> Column:
         """Return the condition for rows in this piece."""
-        at = F.col("commitLogOffset")
-        return (F.col("brokerName") == self.broker_name) & (at >= self.start) & (at < self.end)
+        log_offset = F.col("commitLogOffset")
+        return (F.col("brokerName") == self.broker_name) & (log_offset >= self.start) & (log_offset < self.end)
 
 
 class _Span(NamedTuple):
-    """Log offsets [start, end) of a broker group that a lake has messages of, and what of them is to be sent."""
+    """Log offsets [start, end) of a broker group in a lake, and number and size of the messages to send."""
 
     start: int
     end: int
@@ -190,7 +190,7 @@ class _Span(NamedTuple):
 
 
 def _plan_pieces(spans: Mapping[str, _Span], sent: Mapping[str, int], rate: Rate) -> tuple[ReplayResult, list[_Piece]]:
-    """Split what is not yet sent into pieces; the result counts what is."""
+    """Split the part that is not yet sent into pieces; the result counts the part that is sent."""
     done = ReplayResult()
     pieces: list[_Piece] = []
     for name, span in spans.items():
@@ -198,20 +198,23 @@ def _plan_pieces(spans: Mapping[str, _Span], sent: Mapping[str, int], rate: Rate
         done.total += span.end - span.start
         done.skipped += begin - span.start
         step = span.piece_bytes(rate)
-        pieces += [_Piece(name, at, min(span.end, at + step)) for at in range(begin, span.end, step)]
+        pieces += [_Piece(name, start, min(span.end, start + step)) for start in range(begin, span.end, step)]
     done.done = done.skipped
     return done, pieces
 
 
 def _spans(spark: SparkSession, table: DeltaLake, span: TimeSpan, chosen: Column) -> dict[str, _Span]:
-    """Return the log offsets of the lake's messages of a time span by broker group, and what is chosen of them."""
+    """Return, by broker group, the log offsets of the lake's messages of a time span, and the volume to send."""
     files = table.data_files()
     if not files:
         return {}
-    at, size = F.col("commitLogOffset"), F.when(chosen, F.col("size"))
+    log_offset, size = F.col("commitLogOffset"), F.when(chosen, F.col("size"))
     groups = read_files(spark, table, files).where(span.condition()).groupBy("brokerName")
     found = groups.agg(
-        F.min(at).alias("low"), F.max(at).alias("high"), F.count(size).alias("messages"), F.sum(size).alias("bytes")
+        F.min(log_offset).alias("low"),
+        F.max(log_offset).alias("high"),
+        F.count(size).alias("messages"),
+        F.sum(size).alias("bytes"),
     )
     return {
         row["brokerName"]: _Span(row["low"], row["high"] + 1, row["messages"], row["bytes"] or 0)
@@ -345,20 +348,20 @@ def _inflated(batches: Iterator[Any]) -> Iterator[Any]:
             continue
         stored, bodies, size = batch.column("body"), list[bytes](), 0
         start = 0
-        for at, flag in enumerate(flags):
-            body = stored[at].as_py()
+        for row, flag in enumerate(flags):
+            body = stored[row].as_py()
             plain = inflate(body, flag) if flag & SysFlag.COMPRESSED else body
             size += len(plain)
             if bodies and size > BATCH_INFLATED_BYTES:
                 yield _with_bodies(batch.slice(start, len(bodies)), bodies)
-                start, bodies, size = at, [], len(plain)
+                start, bodies, size = row, [], len(plain)
             bodies.append(plain)
         yield _with_bodies(batch.slice(start), bodies)
 
 
 def _with_bodies(batch: Any, bodies: list[bytes]) -> Any:
-    at = batch.schema.get_field_index("body")
-    return batch.set_column(at, batch.schema.field(at), pa.array(bodies, type=batch.schema.field(at).type))
+    index = batch.schema.get_field_index("body")
+    return batch.set_column(index, batch.schema.field(index), pa.array(bodies, type=batch.schema.field(index).type))
 
 
 # Replay to the store of a fresh slave.
@@ -451,12 +454,14 @@ def _missing_segments(
         ConfigError: the directory contains a file that is not part of the plan.
     """
     sizes = {path.name: path.stat().st_size for path in directory.iterdir()}
-    unknown = sorted(sizes.keys() - {one.name for one in plan})
+    unknown = sorted(sizes.keys() - {segment.name for segment in plan})
     if unknown:
         raise ConfigError(
             f"{directory} contains {unknown[0]}, of which the lake has no records", hint="give an empty directory"
         )
-    return [one for one in plan if (sizes.get(one.name), ends.get(one.name)) != (segment_bytes, one.end)]
+    return [
+        segment for segment in plan if (sizes.get(segment.name), ends.get(segment.name)) != (segment_bytes, segment.end)
+    ]
 
 
 def _plan(rows: DataFrame, segment_bytes: int, broker_name: str) -> list[_Segment]:

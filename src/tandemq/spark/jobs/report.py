@@ -79,7 +79,9 @@ def _damage(stats: LogStatistics) -> str:
 
 def _lost(lost: Sequence[Result]) -> str:
     """Render the log offsets that disappeared during the read."""
-    return "".join(f'<p class="bad">Lost: {describe_loss(one["start"], one["end"], one["why"])}.</p>' for one in lost)
+    return "".join(
+        f'<p class="bad">Lost: {describe_loss(loss["start"], loss["end"], loss["why"])}.</p>' for loss in lost
+    )
 
 
 def _charts(stats: LogStatistics) -> list[str]:
@@ -117,18 +119,18 @@ def _by_topic(
     for row in minutes:
         name = row["topic"] if row["topic"] in largest else OTHERS
         values = sums.setdefault(name, [0.0] * len(buckets))
-        at = (row["minute"] - buckets[0]) // (MINUTE_MS * step)
-        values[at] = (values[at] or 0) + row[field]
+        bucket = (row["minute"] - buckets[0]) // (MINUTE_MS * step)
+        values[bucket] = (values[bucket] or 0) + row[field]
     return [(name, sums[name]) for name in [*largest, OTHERS] if name in sums]
 
 
 def _worst(minutes: Sequence[dict[str, Any]], buckets: list[int], step: int, field: str) -> list[float | None]:
     values: list[float | None] = [None] * len(buckets)
     for row in minutes:
-        at, value, known = (row["minute"] - buckets[0]) // (MINUTE_MS * step), row[field], None
-        known = values[at]
+        bucket, value, known = (row["minute"] - buckets[0]) // (MINUTE_MS * step), row[field], None
+        known = values[bucket]
         if value is not None:
-            values[at] = value if known is None else max(known, value)
+            values[bucket] = value if known is None else max(known, value)
     return values
 
 
@@ -137,24 +139,24 @@ def _chart(buckets: list[int], lines: Sequence[Line], label: str) -> str:
     top = max((value for _, values in lines for value in values if value is not None), default=0) or 1
     width, height = WIDTH - LEFT - 8, HEIGHT - BOTTOM - TOP
 
-    def x(at: int) -> float:
-        return LEFT + width * (at / (len(buckets) - 1) if len(buckets) > 1 else 0.5)
+    def x(bucket: int) -> float:
+        return LEFT + width * (bucket / (len(buckets) - 1) if len(buckets) > 1 else 0.5)
 
     def y(value: float) -> float:
         return TOP + height * (1 - value / top)
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">']
     for share in (0.0, 0.5, 1.0):
-        at = y(top * share)
+        line_y = y(top * share)
         parts.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - 8}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/>'
-            f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{_short(top * share)}</text>'
+            f'<line x1="{LEFT}" x2="{WIDTH - 8}" y1="{line_y:.1f}" y2="{line_y:.1f}" stroke="#ddd"/>'
+            f'<text x="{LEFT - 6}" y="{line_y + 4:.1f}" text-anchor="end">{_short(top * share)}</text>'
         )
-    for at, anchor in ((0, "start"), (len(buckets) - 1, "end")):
-        parts.append(f'<text x="{x(at):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{_time(buckets[at])}</text>')
+    for index, anchor in ((0, "start"), (len(buckets) - 1, "end")):
+        parts.append(f'<text x="{x(index):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{_time(buckets[index])}</text>')
     keys = []
     for color, (name, values) in zip(COLORS, lines, strict=False):
-        points = [(x(at), y(value)) for at, value in enumerate(values) if value is not None]
+        points = [(x(bucket), y(value)) for bucket, value in enumerate(values) if value is not None]
         drawn = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
         parts.append(f'<polyline points="{drawn}" fill="none" stroke="{color}" stroke-width="1.8"/>')
         if len(points) == 1:
@@ -188,13 +190,13 @@ def _replicas(audits: Sequence[AuditResult]) -> str:
         )
         shown = [
             {
-                "kind": one["kind"],
-                "log offset": one["commitLogOffset"],
-                "topic": one.get("topic", ""),
-                "queue": one.get("queueId"),
-                "queue offset": one.get("queueOffset"),
+                "kind": difference["kind"],
+                "log offset": difference["commitLogOffset"],
+                "topic": difference.get("topic", ""),
+                "queue": difference.get("queueId"),
+                "queue offset": difference.get("queueOffset"),
             }
-            for one in found.differences[:100]
+            for difference in found.differences[:100]
         ]
         parts.append(_table(shown))
     return "\n".join(parts)
@@ -206,15 +208,16 @@ def _table(rows: Sequence[dict[str, Any]], formats: dict[str, Callable[[int], st
     heads = list(rows[0])
     numeric = {head for head in heads if any(isinstance(row[head], int | float) for row in rows)} - set(formats or {})
     head = "".join(
-        f'<th class="n">{escape(one)}</th>' if one in numeric else f"<th>{escape(one)}</th>" for one in heads
+        f'<th class="n">{escape(column)}</th>' if column in numeric else f"<th>{escape(column)}</th>"
+        for column in heads
     )
     lines = []
     for row in rows:
         cells = [
-            f'<td class="n">{row[one]:,}</td>'
-            if one in numeric and row[one] is not None
-            else f"<td>{escape((formats or {}).get(one, str)(row[one])) if row[one] is not None else ''}</td>"
-            for one in heads
+            f'<td class="n">{row[column]:,}</td>'
+            if column in numeric and row[column] is not None
+            else f"<td>{escape((formats or {}).get(column, str)(row[column])) if row[column] is not None else ''}</td>"
+            for column in heads
         ]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'

@@ -19,7 +19,7 @@ from tandemq.real.disk import RealDisk
 from tandemq.storage.json_tables import DataVersion, encode_table, load_table, write_table
 
 NEXT = f"{FILE}.next"
-"""Name of the checksum of a table that is about to be written, beside that of the one before."""
+"""Key of the checksum of a table that is about to be written; `FILE` has that of the table before."""
 
 
 def restore_topics(rows: DataFrame, store: Path, noted: dict[str, int], note: Callable[[], None]) -> list[str]:
@@ -42,7 +42,7 @@ def restore_topics(rows: DataFrame, store: Path, noted: dict[str, int], note: Ca
     sound = rows.where("verdict IS NULL AND queueId >= 0").groupBy("topic")
     queues = {row["topic"]: row["last"] + 1 for row in sound.agg(F.max("queueId").alias("last")).collect()}
     found = {name: TopicConfig(name, count, count) for name, count in sorted(queues.items()) if _is_restored(name)}
-    known = {one.topic_name: one for one in parse_topics(load_table(disk, FILE))} | found
+    known = {topic.topic_name: topic for topic in parse_topics(load_table(disk, FILE))} | found
     table = encode_table({"dataVersion": DataVersion().as_json(), "topicConfigTable": known})
     # Whether the run dies before or after the table is written, the next one knows it.
     noted |= {FILE: before, NEXT: crc32(table)}

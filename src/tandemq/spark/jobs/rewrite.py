@@ -35,7 +35,7 @@ DAMAGE = "(damage)"
 
 
 class Change(Protocol):
-    """What is done to the rows of a lake; serialized to tasks."""
+    """A change of the rows of a lake; serialized to tasks."""
 
     @property
     def columns(self) -> list[str]:
@@ -91,7 +91,7 @@ def rewrite(
         job = RangeJob("rewrite", partial(_rewrite_file, change, table.location, dry_run))
         results = run_tasks(spark, ranges, job, progress=progress)
         done = _total(results)
-        changed = [(one.path, result) for one, result in zip(ranges, results, strict=True) if result["rows"]]
+        changed = [(file.path, result) for file, result in zip(ranges, results, strict=True) if result["rows"]]
         if changed and not dry_run:
             added = [
                 DataFile(new["file"], new["rows"], new["bytes"], new["stats"])

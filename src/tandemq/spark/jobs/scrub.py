@@ -81,11 +81,11 @@ def scrub_range(files: LogFiles, wanted: LogRange) -> Result:
     for rows in read_range(files, DecodeOptions(COLUMNS, inflates=False, keeps_damage=True), wanted, lost):
         verdicts = rows.verdicts or []
         gone = verdicts.count(REMOVED)
-        wrong = [at for at, verdict in enumerate(verdicts) if verdict not in (None, REMOVED)]
+        wrong = [index for index, verdict in enumerate(verdicts) if verdict not in (None, REMOVED)]
         records += len(rows.offsets) - len(wrong) - gone
         removed += gone
-        for at in wrong:
-            row = {name: rows.columns[name][at] for name in COLUMNS}
+        for index in wrong:
+            row = {name: rows.columns[name][index] for name in COLUMNS}
             damages.append({name: value for name, value in row.items() if value is not None})
     return {"records": records, "removed": removed, "damages": damages, LOST: lost}
 
@@ -95,13 +95,13 @@ def torn_tail(read: LogFileReader, end: int) -> int:
     files = read.files
     if end >= files.capacity_end:
         return 0
-    position, last = end, end
+    position, written_end = end, end
     stop = read.data_end(end - end % files.segment_bytes)
     while position < stop:
         data = read(position, min(TAIL_BYTES, stop - position))
         if not data:
             break
         written = len(data.rstrip(b"\0"))
-        last = position + written if written else last
+        written_end = position + written if written else written_end
         position += len(data)
-    return last - end
+    return written_end - end

@@ -59,7 +59,7 @@ class Selection:
         return (*self.keys, *self.unique_keys, *(value for _, value in self.properties))
 
     def digest(self) -> dict[str, Any]:
-        """Return what was selected, for reports: a SHA-256 in place of each value."""
+        """Return the selection for reports: a SHA-256 in place of each value."""
         return {
             "keys": [_hash(key) for key in self.keys],
             "uniqueKeys": [_hash(key) for key in self.unique_keys],
@@ -71,9 +71,11 @@ class Selection:
         """Return which rows are selected messages, as a boolean Arrow array. `batch`: with COLUMNS."""
         texts = batch.column("properties")
         found = np.zeros(batch.num_rows, dtype=bool)
-        for at in np.flatnonzero(_contain(texts, self.values)).tolist():
-            if batch.column("verdict")[at].as_py() != REMOVED:
-                found[at] = self._is_selected(batch.column("topic")[at].as_py(), decode_properties(texts[at].as_py()))
+        for row in np.flatnonzero(_contain(texts, self.values)).tolist():
+            if batch.column("verdict")[row].as_py() != REMOVED:
+                found[row] = self._is_selected(
+                    batch.column("topic")[row].as_py(), decode_properties(texts[row].as_py())
+                )
         return pa.array(found)
 
     def _is_selected(self, topic: str | None, properties: Mapping[str, str]) -> bool:

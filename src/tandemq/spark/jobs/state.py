@@ -57,6 +57,6 @@ def topic_state(
     if not latest_by_key:
         return rows
     placed = sound(["topic", "key", *PLACE, "verdict"]).where("key IS NOT NULL")
-    last = placed.groupBy("topic", "key").agg(F.max(F.struct(*PLACE)).alias("last"))
-    places = last.select("last.brokerName", "last.commitLogOffset")
+    latest = placed.groupBy("topic", "key").agg(F.max(F.struct(*PLACE)).alias("last"))
+    places = latest.select("last.brokerName", "last.commitLogOffset")
     return rows.join(places, ["brokerName", "commitLogOffset"], "left_semi").where("octet_length(body) > 0")

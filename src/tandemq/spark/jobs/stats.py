@@ -101,7 +101,7 @@ def gather(
     gaps: list[Gap] = []
     if is_lake:
         pieces = _lake_files(place)
-        names = hashlib.sha256("\n".join(one.path for one in pieces).encode()).hexdigest()
+        names = hashlib.sha256("\n".join(piece.path for piece in pieces).encode()).hexdigest()
         of_files = RangeJob(f"statistics {place} {names[:16]}", partial(count_file, place))
         results = run_tasks(spark, pieces, of_files, state=state, progress=progress)
     else:
@@ -263,7 +263,10 @@ def _measure(found: LogStatistics, results: Sequence[Result], ends: _Ends, *, mi
         | dict(zip(("first", "last"), spans[topic], strict=True))
         for topic in sorted(per_topic)
     ]
-    found.minutes = [{"minute": at, "topic": topic} | one.row() for (at, topic), one in sorted(per_minute.items())]
+    found.minutes = [
+        {"minute": start_minute, "topic": topic} | figures.row()
+        for (start_minute, topic), figures in sorted(per_minute.items())
+    ]
 
 
 def _groups(source: Location, ends: _Ends) -> list[dict[str, Any]]:

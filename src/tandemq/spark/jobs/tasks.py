@@ -68,18 +68,20 @@ def read_range(files: LogFiles, reading: DecodeOptions, wanted: LogRange, lost: 
 def merge_losses(results: Iterable[Result]) -> list[Result]:
     """Return the losses of all results by log offset, adjacent ones merged."""
     joined: list[Result] = []
-    for one in sorted((one for result in results for one in result.get(LOST, ())), key=lambda one: int(one["start"])):
-        last = joined[-1] if joined else {"end": -1}
-        if one["start"] <= last["end"] and (one["why"], one.get("in")) == (last["why"], last.get("in")):
-            last["end"] = max(last["end"], one["end"])
+    for loss in sorted(
+        (loss for result in results for loss in result.get(LOST, ())), key=lambda loss: int(loss["start"])
+    ):
+        latest = joined[-1] if joined else {"end": -1}
+        if loss["start"] <= latest["end"] and (loss["why"], loss.get("in")) == (latest["why"], latest.get("in")):
+            latest["end"] = max(latest["end"], loss["end"])
         else:
-            joined.append(dict(one))
+            joined.append(dict(loss))
     return joined
 
 
 def gaps_lost(gaps: Iterable[Gap]) -> Result:
     """Return a result with the gaps of a log as its losses."""
-    return {LOST: [one._asdict() for one in gaps]}
+    return {LOST: [gap._asdict() for gap in gaps]}
 
 
 def no_progress(_done: int, _total: int) -> None:
@@ -115,27 +117,27 @@ def run_tasks(
         ConfigError: the state file belongs to another job.
     """
     known = _State(state, job.name)
-    todo = [one for one in ranges if (one.start, one.end) not in known.results]
-    total = sum(one.end - one.start for one in ranges)
-    done = total - sum(one.end - one.start for one in todo)
+    todo = [piece for piece in ranges if (piece.start, piece.end) not in known.results]
+    total = sum(piece.end - piece.start for piece in ranges)
+    done = total - sum(piece.end - piece.start for piece in todo)
     progress(done, total)
     context = spark.sparkContext
     wave = wave_min = context.defaultParallelism
-    at = 0
-    while at < len(todo):
-        part = todo[at : at + wave]
-        at += wave
+    position = 0
+    while position < len(todo):
+        part = todo[position : position + wave]
+        position += wave
         began = time.monotonic()
         results = context.parallelize(part, len(part)).map(partial(_work, job.function)).collect()
         known.add(part, results)
-        done += sum(one.end - one.start for one in part)
+        done += sum(piece.end - piece.start for piece in part)
         progress(done, total)
         # Each wave costs one Spark job, some tens of milliseconds, and waits for its slowest task.
         growth = WAVE_S / max(time.monotonic() - began, 1e-3)
         wave = max(wave_min, min(WAVE_TASKS_MAX, int(wave * min(growth, 8))))
     if job.is_check:
         known.end()
-    return [known.results[one.start, one.end] for one in ranges]
+    return [known.results[piece.start, piece.end] for piece in ranges]
 
 
 def _work(function: Callable[[P], Result], piece: P) -> Result:
@@ -170,16 +172,16 @@ class _State:
         kept = [json.loads(line) for line in lines[1:-1]]  # an incomplete last line is dropped
         if ENDED in kept:
             return True
-        self.results = {tuple(one["range"]): one["result"] for one in kept}
+        self.results = {tuple(entry["range"]): entry["result"] for entry in kept}
         path.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
         return False
 
     def add(self, ranges: Sequence[ByteRange], results: Sequence[Result]) -> None:
-        for one, result in zip(ranges, results, strict=True):
-            self.results[one.start, one.end] = result
+        for piece, result in zip(ranges, results, strict=True):
+            self.results[piece.start, piece.end] = result
         self._append(
-            {"range": [one.start, one.end], "result": it}
-            for one, it in zip(ranges, results, strict=True)
+            {"range": [piece.start, piece.end], "result": it}
+            for piece, it in zip(ranges, results, strict=True)
             if not it.get(LOST)
         )
 

@@ -69,7 +69,7 @@ class OldFiles(NamedTuple):
     replaced: list[FileEntry]
     """Files of older versions."""
     unknown: list[FileEntry]
-    """Files that no version has: of killed tasks, or of running ones."""
+    """Files of no version, written by killed tasks or by running ones."""
 
 
 class Lake(Protocol):
@@ -209,7 +209,7 @@ class DeltaLake:
             ConfigError: another tool has changed the columns; nothing is added.
         """
         now_ms = int(time.time() * 1000)
-        return self._commit([AddAction(one.name, one.bytes, {}, now_ms, True, one.stats) for one in files], marks)
+        return self._commit([AddAction(file.name, file.bytes, {}, now_ms, True, file.stats) for file in files], marks)
 
     def _commit(self, actions: list[AddAction | RemoveAction], marks: Mapping[str, int]) -> int:
         if self._table.schema() != self._schema:
@@ -242,7 +242,7 @@ class DeltaLake:
         before = self.mark(COMPACTED) or 0
         sizes = self.sizes()
         actions: list[AddAction | RemoveAction] = [
-            AddAction(one.name, one.bytes, {}, now_ms, True, one.stats) for one in added
+            AddAction(file.name, file.bytes, {}, now_ms, True, file.stats) for file in added
         ]
         missing = [name for name, path in zip(names, removed, strict=True) if path not in sizes]
         if missing:
@@ -282,7 +282,7 @@ class DeltaLake:
             raise storage_error(self.location.url, error) from error
         check_features(self.location, table, version)
         check_names(self.location, names)
-        found = {one.name for one in self.location.entries(names)}
+        found = {entry.name for entry in self.location.entries(names)}
         gone = [name for name in names if name not in found]
         if gone:
             raise LocalError(
@@ -346,7 +346,7 @@ class DeltaLake:
                 row = self._merged(group, number)
                 now_ms = int(time.time() * 1000)
                 actions.append(AddAction(row["file"], row["bytes"], {}, now_ms, False, row["stats"]))
-                actions += [RemoveAction(one.name, False, now_ms, one.bytes, {}) for one in group]
+                actions += [RemoveAction(file.name, False, now_ms, file.bytes, {}) for file in group]
             if groups:
                 self._replace(actions, before + 1)
             with self.location.errors():
@@ -356,7 +356,7 @@ class DeltaLake:
     def _small_files(self) -> list[list[DataFile]]:
         """Return the groups of files to merge, in the order of their log offsets; only files that fit together."""
         columns = self._added("path", "num_records", "size_bytes", "min.commitLogOffset")
-        found = sorted(zip(*columns.values(), strict=True), key=lambda one: (one[3] is not None, one[3], one[0]))
+        found = sorted(zip(*columns.values(), strict=True), key=lambda row: (row[3] is not None, row[3], row[0]))
         groups: list[list[DataFile]] = [[]]
         room = COMPACT_BYTES
         for name, rows, size, _ in found:
@@ -374,14 +374,14 @@ class DeltaLake:
         schema = lake_schema()
 
         def batches() -> Iterator[Any]:
-            for one in group:
-                with open_parquet(self.location, one.name) as file:
+            for data_file in group:
+                with open_parquet(self.location, data_file.name) as file:
                     for batch in file.iter_batches(COMPACT_ROWS, columns=schema.names):
                         yield batch.select(schema.names).cast(schema)
 
         name = f"part-{number:05d}-{uuid4().hex}.parquet"
         (row,) = write_file(self.location, name, batches(), 0, 0).to_pylist()
-        if row["rows"] != sum(one.rows for one in group) and all(one.rows for one in group):
+        if row["rows"] != sum(data_file.rows for data_file in group) and all(data_file.rows for data_file in group):
             self.location.delete(name)
             raise LocalError(f"{self.location}: files have other numbers of rows than their commits say")
         return dict(row)
@@ -407,9 +407,9 @@ class DeltaLake:
         """Delete added files of a refused commit; a file of the table is left, in case the commit was not refused but
         its confirmation lost."""
         known = self.sizes()
-        for one in actions:
-            if isinstance(one, AddAction) and self.location.child(one.path) not in known:
-                self.location.delete(one.path)
+        for action in actions:
+            if isinstance(action, AddAction) and self.location.child(action.path) not in known:
+                self.location.delete(action.path)
 
     def vacuum(self, hours: int = VACUUM_HOURS, *, dry_run: bool = False) -> list[str]:
         """As in `Lake`. Files of killed tasks, which never became part of the table, are deleted too."""
@@ -425,7 +425,7 @@ class DeltaLake:
             return found + abandoned
 
     def old_files(self) -> "OldFiles":
-        """Return the files in the lake's directory that are not part of the table; those that still exist."""
+        """Return the existing files in the lake's directory that are not part of the table."""
         self._update()
         with self.location.errors():
             replaced, every = (
@@ -440,7 +440,7 @@ class DeltaLake:
         a compaction has written; returns their number. The table stays as it is; versions before a new checkpoint of it
         cannot be read any more. For a caller that holds `locked`."""
         log = self.location.within("_delta_log")
-        names = [one.name for one in log.files()]
+        names = [file.name for file in log.files()]
         holding = [name for name in names if _holds_in(log, name, holds)]
         if not holding:
             return 0

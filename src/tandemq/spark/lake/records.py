@@ -106,11 +106,15 @@ def fill_segment(rows: Iterable[Mapping[str, Any]], start: int, size: int) -> It
     Raises:
         StoreDamaged: rows overlap, leave a gap, or extend beyond the end of the segment.
     """
-    at: int | None = None
+    expected: int | None = None
     for row in rows:
         record, offset = encode_row(row), row["commitLogOffset"]
-        if at is not None and offset != at:
-            fault = f"nothing for log offsets {at} to {offset - 1}" if offset > at else f"log offset {offset} twice"
+        if expected is not None and offset != expected:
+            fault = (
+                f"nothing for log offsets {expected} to {offset - 1}"
+                if offset > expected
+                else f"log offset {offset} twice"
+            )
             raise StoreDamaged(f"the lake holds {fault}", hint="has the whole log been archived, each record once?")
         if offset < start or offset + len(record) > start + size:
             raise StoreDamaged(
@@ -118,7 +122,7 @@ def fill_segment(rows: Iterable[Mapping[str, Any]], start: int, size: int) -> It
                 hint="files must be as large as those of the broker: mappedFileSizeCommitLog",
             )
         yield offset - start, record
-        at = offset + len(record)
+        expected = offset + len(record)
 
 
 def blank_bytes(room: int) -> bytes:

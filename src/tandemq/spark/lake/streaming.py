@@ -77,7 +77,7 @@ def start_query(
     with _starting:
         active = {query.name for query in rows.sparkSession.streams.active}
         names = chain([name], (f"{name} ({number})" for number in count(2)))
-        return writer.queryName(next(one for one in names if one not in active)).start()
+        return writer.queryName(next(candidate for candidate in names if candidate not in active)).start()
 
 
 def run_to_end(

@@ -58,7 +58,7 @@ def check_features(
     is_mapped = "columnMapping" in features or table.metadata().configuration.get(MAPPING, "none") != "none"
     if is_mapped and not allows_mapped:
         found, hint = _MAPPED
-    elif DELETIONS in features and any(one.num_rows for one in pa.table(table.deletion_vectors()).to_batches()):
+    elif DELETIONS in features and any(batch.num_rows for batch in pa.table(table.deletion_vectors()).to_batches()):
         found = "has deletion vectors: its files still have deleted rows"
         hint = f"run REORG TABLE delta.`{location}` APPLY (PURGE) in Spark with Delta's library, then repeat"
     elif features - READABLE:

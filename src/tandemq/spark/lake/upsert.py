@@ -113,8 +113,8 @@ class Upsert:
             order = [(name, "ascending") for name in self._key]
             rows = rows.sort_by([*order, (self._latest, "ascending")])
             number = pa.array(range(rows.num_rows), pa.int64())
-            last = rows.select(self._key).append_column("#", number).group_by(self._key).aggregate([("#", "max")])
-            return rows.take(last.column("#_max"))
+            newest = rows.select(self._key).append_column("#", number).group_by(self._key).aggregate([("#", "max")])
+            return rows.take(newest.column("#_max"))
         if rows.group_by(self._key).aggregate([]).num_rows != rows.num_rows:
             raise LocalError(
                 f"{self._place}: two rows of a micro-batch have the same {', '.join(self._key)}; nothing was written",
@@ -124,7 +124,7 @@ class Upsert:
 
     def _check_columns(self, table: DeltaTable, given: Any) -> None:
         found, wanted = (
-            {field.name: field.type for field in one.fields} for one in (table.schema(), Schema.from_arrow(given))
+            {field.name: field.type for field in schema.fields} for schema in (table.schema(), Schema.from_arrow(given))
         )
         if found != wanted:
             names = [name for name in found | wanted if found.get(name) != wanted.get(name)]

@@ -139,7 +139,7 @@ class ClusterClient:
         """
         deadline = _Deadline(timeout_ms, self._shell.node.remoting)
         hint = f"is the cluster of the name server {self._name_servers} up and reachable from here?"
-        last: NetworkError | None = None
+        previous: NetworkError | None = None
         connect_from_s: float | None = None
         while True:
             deadline.begin_attempt()
@@ -150,8 +150,8 @@ class ClusterClient:
                 raise WrongProtocol(foreign.args[0], hint=asks) from foreign
             except NetworkError as latest:
                 # A request that the timeout interrupts says less than the error of the attempt before.
-                error = last if last is not None and isinstance(latest, _InFlight) else latest
-                last = error
+                error = previous if previous is not None and isinstance(latest, _InFlight) else latest
+                previous = error
                 if deadline.left_s() <= RETRY_PAUSE_S:
                     raise NetworkError(f"no answer within {timeout_ms} ms: {error}", hint=hint) from error
                 if connect_from_s is None:

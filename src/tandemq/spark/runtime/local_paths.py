@@ -36,5 +36,5 @@ def local_path(path: str | Path, what: str) -> Path:
 
 
 def local_hint(scheme: str) -> str:
-    """Return the hint that says what to give instead of a URL."""
+    """Return the hint to give a path instead of a URL."""
     return "give the path without file://" if scheme.lower() == "file" else "give a directory of a mounted file system"

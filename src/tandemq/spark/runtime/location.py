@@ -128,7 +128,7 @@ class Location:
         """Translate errors of the storage. `name`: the file that is accessed.
 
         Raises:
-            TandemError: the cause on one line, and what to do.
+            TandemError: the cause and a hint, on one line.
         """
         try:
             yield
@@ -175,7 +175,7 @@ class Location:
             return cast(BinaryIO, self._files().open_output_stream(name))
 
     def sync(self, name: str) -> None:
-        """Make a closed file durable. Remote ones are when their upload has ended."""
+        """Make a closed file durable; a remote file is durable when its upload has ended."""
         if self.is_local:
             with open(Path(self.url) / name, "rb") as file:
                 os.fsync(file.fileno())
@@ -203,30 +203,30 @@ class Location:
         """Return the names of the files and directories in the directory; none if it does not exist."""
         if self.is_local:
             root = Path(self.url)
-            return sorted(one.name for one in root.iterdir()) if root.exists() else []
-        return sorted({one.path.strip("/").partition("/")[0] for one in self._listed("")} - {""})
+            return sorted(child.name for child in root.iterdir()) if root.exists() else []
+        return sorted({info.path.strip("/").partition("/")[0] for info in self._listed("")} - {""})
 
     def files(self) -> list[FileEntry]:
         """Return the files in the directory, by name, without those in its directories; none if it does not exist."""
         if self.is_local:
             return sorted(_local_files(Path(self.url)))
-        return sorted(_entry(one) for one in self._listed("") if one.is_file and "/" not in one.path.strip("/"))
+        return sorted(_entry(info) for info in self._listed("") if info.is_file and "/" not in info.path.strip("/"))
 
     def entries(self, names: Iterable[str]) -> list[FileEntry]:
-        """Return those of some files that exist; `names` may have directories."""
-        listed = {one.name: one for one in self.files()}
+        """Return the entries of the existing files among `names`, which may have directories."""
+        listed = {file.name: file for file in self.files()}
         found = [listed[name] for name in names if name in listed]
         nested = [name for name in names if "/" in name]
         if self.is_local:
             return found + [
-                one._replace(name=name)
+                file._replace(name=name)
                 for name in nested
-                for one in _local_files(Path(self.child(name)).parent)
-                if one.name == name.rpartition("/")[2]
+                for file in _local_files(Path(self.child(name)).parent)
+                if file.name == name.rpartition("/")[2]
             ]
         with self.errors():
             infos = self._files().get_file_info(nested) if nested else []
-        return found + [_entry(one) for one in infos if one.is_file]
+        return found + [_entry(info) for info in infos if info.is_file]
 
     def abandoned(self, before_s: float) -> list[str]:
         """Return the names of files on HDFS in the directory and in `_delta_log` that their writers had not given
@@ -234,8 +234,8 @@ class Location:
         files, local ones have other names."""
         if self.scheme != "hdfs":
             return []
-        found = [one for directory in ("", "_delta_log") for one in self._listed(directory)]
-        return [one.path for one in found if _ABANDONED.search(one.path) and one.mtime.timestamp() <= before_s]
+        found = [info for directory in ("", "_delta_log") for info in self._listed(directory)]
+        return [info.path for info in found if _ABANDONED.search(info.path) and info.mtime.timestamp() <= before_s]
 
     def _listed(self, directory: str) -> list[Any]:
         from pyarrow.fs import FileSelector  # noqa: PLC0415  # slow to import, and needed for remote lakes only
@@ -251,7 +251,7 @@ class Location:
 
 
 Place = str | Path | Location
-"""What callers may give for a location."""
+"""Types that callers may give for a location."""
 
 
 def _entry(found: Any) -> FileEntry:

@@ -48,7 +48,7 @@ class ProgressFiles(StreamingQueryListener):
         self._directory = local_path(directory, "the progress of queries")
         self._directory.mkdir(parents=True, exist_ok=True)
         self._queries: dict[str, dict[str, Any]] = {}
-        """What is in the file of each run."""
+        """Content of the progress file of each run."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Begin a file."""
@@ -69,7 +69,7 @@ class ProgressFiles(StreamingQueryListener):
             self._write(known)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Leave the file as it is: there was nothing to do."""
+        """Leave the file unchanged after a trigger without data."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """End the file."""
@@ -95,7 +95,7 @@ def with_progress_files(spark: SparkSession, directory: str | Path) -> None:
 
 
 def add_progress(known: dict[str, Any], progress: Mapping[str, Any]) -> None:
-    """Add a micro-batch, as Spark reports it, to what is known of its query."""
+    """Add a micro-batch, as Spark reports it, to the state of its query."""
     rows = int(progress["numInputRows"])
     watermark = progress.get("eventTime", {}).get("watermark")
     known["history"] = [*known["history"], rows][-HISTORY:]
@@ -106,10 +106,10 @@ def add_progress(known: dict[str, Any], progress: Mapping[str, Any]) -> None:
         "rows": rows,
         "rowsPerSecond": progress.get("processedRowsPerSecond") or 0.0,
         "watermarkMs": None if watermark is None else max(0, _ms(watermark)),
-        "stateRows": sum(one.get("numRowsTotal", 0) for one in progress.get("stateOperators", ())),
-        "stateBytes": sum(one.get("memoryUsedBytes", 0) for one in progress.get("stateOperators", ())),
+        "stateRows": sum(operator.get("numRowsTotal", 0) for operator in progress.get("stateOperators", ())),
+        "stateBytes": sum(operator.get("memoryUsedBytes", 0) for operator in progress.get("stateOperators", ())),
         "lateRows": known.get("lateRows", 0)
-        + sum(one.get("numRowsDroppedByWatermark", 0) for one in progress.get("stateOperators", ())),
+        + sum(operator.get("numRowsDroppedByWatermark", 0) for operator in progress.get("stateOperators", ())),
         "behind": messages_behind(progress.get("sources", ())),
     }
 

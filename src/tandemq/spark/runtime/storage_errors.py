@@ -1,4 +1,4 @@
-"""Errors of object stores and HDFS, on one line: the cause, and what to do.
+"""Errors of object stores and HDFS, on one line: the cause, and a hint.
 
 The libraries below report a chain of causes over several lines, with terminal colors and XML of the server.
 Source: docs/guides/pipeline-lakes.md, "Errors".

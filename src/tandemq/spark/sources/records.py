@@ -109,7 +109,7 @@ def find_records(data: Buffer, start: int, end: int, *, checks: bool) -> tuple[l
     """Return the positions of apparent records in `[start, end)`, by their size fields alone; the last one ends before
     `end`. With `checks` also the CRC of each record without its CRC property, else an empty list.
 
-    For machines without a compiler: the compiled engine's `parse_records` does this and what follows.
+    For machines without a compiler: the compiled engine's `parse_records` does the same and the steps after it.
 
     One pass does both: computing the CRC of a record loads the size field of the next one into the cache. A pass over
     size fields alone waits for memory at each record, longer than its CRC takes.
@@ -173,33 +173,33 @@ def _parse(data: Buffer, start: int, end: int, *, checks: bool) -> tuple[Heads, 
     return heads, sound
 
 
-def _structure(buffer: Array, at: Array) -> tuple[Heads, Array]:
+def _structure(buffer: Array, starts: Array) -> tuple[Heads, Array]:
     """Parse apparent records at some positions; returns which of them are regular, by their structure alone."""
-    head = _gathered(buffer, at, HEAD)
-    stop = at + head["size"].astype(np.int64)
-    body_stop = at + HEAD.itemsize + head["body_length"]
+    head = _gathered(buffer, starts, HEAD)
+    stop = starts + head["size"].astype(np.int64)
+    body_stop = starts + HEAD.itemsize + head["body_length"]
     sound = (
         (head["magic"] == MAGIC_V1)
         & (head["sys_flag"] & _V6 == 0)
         & (head["body_length"] >= 0)
         & (body_stop + 3 <= stop)
     )
-    body_stop = np.where(sound, body_stop, at)
+    body_stop = np.where(sound, body_stop, starts)
     topic_stop = body_stop + 1 + buffer[body_stop]
     sound &= (topic_stop + 2 <= stop) & (buffer[body_stop] <= TOPIC_V1_BYTES_MAX)
-    topic_stop = np.where(sound, topic_stop, at)
+    topic_stop = np.where(sound, topic_stop, starts)
     sound &= topic_stop + 2 + buffer[topic_stop].astype(np.int64) * 256 + buffer[topic_stop + 1] == stop
     sound &= stop - topic_stop - 2 <= PROPERTIES_BYTES_MAX
-    return Heads(head, at, stop, body_stop, topic_stop), sound
+    return Heads(head, starts, stop, body_stop, topic_stop), sound
 
 
-def _gathered(buffer: Array, at: Array, kind: Any) -> Any:
+def _gathered(buffer: Array, starts: Array, kind: Any) -> Any:
     """Gather structures of a dtype from any positions of a buffer into one array."""
-    if not len(at):
+    if not len(starts):
         return np.empty(0, kind)
     # As plain bytes: numpy copies structures field by field.
     raw = np.dtype((np.void, kind.itemsize))
-    return np.ndarray(len(buffer) - kind.itemsize + 1, raw, buffer, strides=(1,))[at].view(kind)
+    return np.ndarray(len(buffer) - kind.itemsize + 1, raw, buffer, strides=(1,))[starts].view(kind)
 
 
 def _checksums_hold(data: Buffer, buffer: Array, heads: Heads, crcs: Array) -> Array:
@@ -412,27 +412,29 @@ class _PropertyIndex:
         """Return the non-empty values that follow `begin`. If a record has a property twice, the last one counts."""
         word, mask = _word(begin[:_WORD_BYTES])
         found = np.flatnonzero((self._words & mask) == word)
-        at = self._begins[found]
+        positions = self._begins[found]
         for place in range(_WORD_BYTES, len(begin)):
-            inside = at + place < len(self._bytes)
-            found, at = found[inside], at[inside]
-            same = self._bytes[at + place] == begin[place]
-            found, at = found[same], at[same]
-        start, stop = at + len(begin), self._begins[found + 1]
+            inside = positions + place < len(self._bytes)
+            found, positions = found[inside], positions[inside]
+            same = self._bytes[positions + place] == begin[place]
+            found, positions = found[same], positions[same]
+        start, stop = positions + len(begin), self._begins[found + 1]
         stop = stop - (self._bytes[stop - 1] == 2)
-        if self._is_one_each(at):
-            row = np.arange(len(at))
+        if self._is_one_each(positions):
+            row = np.arange(len(positions))
         else:
             is_whole = start <= stop  # drop a name that continues in the next row
-            at, start, stop = at[is_whole], start[is_whole], stop[is_whole]
-            row = np.searchsorted(self._rows, at, side="right") - 1
-            last = np.append(row[1:] != row[:-1], True)[: len(row)]
-            row, start, stop = row[last], start[last], stop[last]
+            positions, start, stop = positions[is_whole], start[is_whole], stop[is_whole]
+            row = np.searchsorted(self._rows, positions, side="right") - 1
+            is_last = np.append(row[1:] != row[:-1], True)[: len(row)]
+            row, start, stop = row[is_last], start[is_last], stop[is_last]
         filled = stop > start
         return _Values(row, start, stop) if filled.all() else _Values(row[filled], start[filled], stop[filled])
 
-    def _is_one_each(self, at: Array) -> bool:
-        return len(at) == len(self._rows) - 1 and bool((at >= self._rows[:-1]).all() and (at < self._rows[1:]).all())
+    def _is_one_each(self, positions: Array) -> bool:
+        return len(positions) == len(self._rows) - 1 and bool(
+            (positions >= self._rows[:-1]).all() and (positions < self._rows[1:]).all()
+        )
 
 
 def _word(begin: bytes) -> tuple[Any, Any]:

@@ -142,7 +142,7 @@ class OffsetCommitter:
                 lane.address,
                 update_offset_request(self._group, queue, commit.offset),
                 now,
-                lambda answer, at, queue=queue: self._on_answer(lane, queue, answer, at),  # type: ignore[misc]
+                lambda answer, now, queue=queue: self._on_answer(lane, queue, answer, now),  # type: ignore[misc]
             )
 
     def _on_answer(self, lane: _Lane, queue: MessageQueue, answer: Answer, now: Now) -> None:

@@ -38,13 +38,13 @@ def ask_member(routes: Routes, broker_name: str, make: Callable[[], Command]) ->
     Raises:
         NetworkError: no member responds.
     """
-    last: NetworkError | None = None
+    last_error: NetworkError | None = None
     for address in routes.read_addresses(broker_name):
         try:
             return (yield from ask_any_code(address, make()))
         except NetworkError as error:
-            last = error
-    raise last or NotConnected(f"no address of {broker_name} is known")
+            last_error = error
+    raise last_error or NotConnected(f"no address of {broker_name} is known")
 
 
 def ask_active_member(
@@ -62,13 +62,13 @@ def ask_active_member(
     Raises:
         NetworkError: no member responds.
     """
-    last: NetworkError | None = None
+    last_error: NetworkError | None = None
     refused: Command | None = None
     for address in routes.read_addresses(broker_name):
         try:
             answer = yield from ask_any_code(address, make())
         except NetworkError as error:
-            last = error
+            last_error = error
             continue
         if answer.code != ResponseCode.NO_PERMISSION:
             return answer
@@ -76,7 +76,7 @@ def ask_active_member(
         availability.mark_inactive(address, check, (yield from current_time()))
     if refused is not None:
         return refused
-    raise last or NotConnected(f"no address of {broker_name} is known")
+    raise last_error or NotConnected(f"no address of {broker_name} is known")
 
 
 def committed_offset(

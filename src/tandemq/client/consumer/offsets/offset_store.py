@@ -102,9 +102,9 @@ class RemoteBrokerOffsetStore:
     def persist_soon(self, queues: ActiveQueues, now: Now) -> None:
         """See `OffsetStore`."""
 
-        def persist(at: Now) -> None:
+        def persist(now: Now) -> None:
             self._is_timer_set = False
-            self.persist_all(queues(), at)
+            self.persist_all(queues(), now)
 
         if not self._is_timer_set:
             self._is_timer_set = True
@@ -145,7 +145,7 @@ class RemoteBrokerOffsetStore:
             if error is None:
                 queue.committed = due
             elif not isinstance(error, Superseded):
-                self._timers.at(0, lambda at: self._on_failed(queue, due, error, at))
+                self._timers.at(0, lambda now: self._on_failed(queue, due, error, now))
 
         self._committer.commit(queue.queue, due.offset, due.address, now).then(on_settled)
 

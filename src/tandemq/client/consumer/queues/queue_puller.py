@@ -152,7 +152,7 @@ class QueuePuller:
             address,
             self._command(),
             now,
-            lambda answer, at: self._on_answer(address, generation, answer, at),
+            lambda answer, now: self._on_answer(address, generation, answer, now),
             timeout_ms=self._options.pull_timeout_ms,
             closes=True,
         )
@@ -254,7 +254,7 @@ class QueuePuller:
         # Until the check has decided whether the broker is inactive, no queue is pulled from it.
         self.on_refused(now)
         check = partial(query_offset_request, self._options.group, queue)
-        self._availability.suspect(address, check, now, lambda at: self._avoid(address, at))
+        self._availability.suspect(address, check, now, lambda now: self._avoid(address, now))
 
     def _found(self, address: str, answer: Command, now: Now) -> None:
         if "offsetDelta" in answer.fields:

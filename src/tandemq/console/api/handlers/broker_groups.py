@@ -48,22 +48,30 @@ def configured_group(stored: StoredGroup) -> ConfiguredGroup:
         mode=None if config is None else config.mode,
         members=[
             MemberConfig(
-                id=one.broker_id, role=one.role, permission=one.permission, weight=one.weight, priority=one.priority
+                id=member.broker_id,
+                role=member.role,
+                permission=member.permission,
+                weight=member.weight,
+                priority=member.priority,
             )
-            for one in (config.members if config is not None else ())
+            for member in (config.members if config is not None else ())
         ],
     )
 
 
 def _state(line: GroupLine) -> BrokerGroupState:
-    last = line.publication
+    publication = line.publication
     return BrokerGroupState(
         name=line.name,
         configured=None if line.stored is None else configured_group(line.stored),
         publication=None
-        if last is None
+        if publication is None
         else PublicationState(
-            revision=last.revision, outcome=last.outcome, reason=last.reason, publisher=last.publisher, at=last.at_ms
+            revision=publication.revision,
+            outcome=publication.outcome,
+            reason=publication.reason,
+            publisher=publication.publisher,
+            at=publication.at_ms,
         ),
         running=None if line.view is None else running_group(line.view),
     )
@@ -81,7 +89,10 @@ async def get_broker_group(call: ApiCall, path: BrokerGroupPath) -> BrokerGroupS
 
 async def save_broker_group(call: ApiCall, path: BrokerGroupPath, body: GroupOrder) -> ConfiguredGroup:
     """Store the roles and permissions of a group. If the group has another revision by now, nothing is changed."""
-    members = tuple(GroupMember(one.id, one.role, one.permission, one.weight, one.priority) for one in body.members)
+    members = tuple(
+        GroupMember(member.id, member.role, member.permission, member.weight, member.priority)
+        for member in body.members
+    )
     config = GroupConfig(body.mode, members)
     if faults := list(contradictions(config)):
         raise Contradictory(path.name, faults)
@@ -125,18 +136,18 @@ async def list_audit(call: ApiCall, query: AuditQuery) -> AuditPage:
     found = await call.console.run(_entries, call, query)
     items = [
         AuditItem(
-            number=one.number,
-            at=one.at_ms,
-            who=one.by.name,
-            address=one.by.address,
-            action=one.action,
-            cluster=one.cluster,
-            target=one.target,
-            before=one.before,
-            after=one.after,
-            outcome=one.outcome,
+            number=entry.number,
+            at=entry.at_ms,
+            who=entry.by.name,
+            address=entry.by.address,
+            action=entry.action,
+            cluster=entry.cluster,
+            target=entry.target,
+            before=entry.before,
+            after=entry.after,
+            outcome=entry.outcome,
         )
-        for one in found[: query.limit]
+        for entry in found[: query.limit]
     ]
     return AuditPage(items=items, next=str(items[-1].number) if len(found) > query.limit else None)
 

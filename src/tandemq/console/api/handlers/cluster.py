@@ -26,7 +26,7 @@ async def get_cluster(call: ApiCall) -> ClusterState:
     return ClusterState(
         at=view.at_ms,
         level=level_of(view.level),
-        sentences=[say("en", one) for one in view.sentences],
+        sentences=[say("en", sentence) for sentence in view.sentences],
         groups=[running_group(group) for group in view.groups],
     )
 
@@ -44,28 +44,28 @@ def running_group(group: GroupView) -> RunningGroup:
         mode=group.mode,
         epoch=group.epoch,
         level=level_of(group.level),
-        problems=[say("en", one) for one in group.problems],
+        problems=[say("en", problem) for problem in group.problems],
         since=group.since_ms,
-        members=[_member(one) for one in group.members],
+        members=[_member(member) for member in group.members],
     )
 
 
-def _member(one: MemberView) -> RunningMember:
+def _member(member: MemberView) -> RunningMember:
     return RunningMember(
-        id=one.broker_id,
-        address=one.address,
-        is_master=one.is_master,
-        answers=one.answers,
-        in_sync=one.in_sync,
-        may_read=one.may_read,
-        may_write=one.may_write,
-        stage=one.stage,
-        why=one.why,
-        lag_bytes=one.lag_bytes,
-        lag_ms=one.lag_ms,
-        log_end=one.log_end,
-        puts_per_s=one.puts,
-        gets_per_s=one.gets,
-        disk_used=one.disk,
-        version=one.version,
+        id=member.broker_id,
+        address=member.address,
+        is_master=member.is_master,
+        answers=member.answers,
+        in_sync=member.in_sync,
+        may_read=member.may_read,
+        may_write=member.may_write,
+        stage=member.stage,
+        why=member.why,
+        lag_bytes=member.lag_bytes,
+        lag_ms=member.lag_ms,
+        log_end=member.log_end,
+        puts_per_s=member.puts,
+        gets_per_s=member.gets,
+        disk_used=member.disk,
+        version=member.version,
     )

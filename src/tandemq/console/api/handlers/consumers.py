@@ -61,23 +61,28 @@ async def get_consumer_group(call: ApiCall, path: GroupPath) -> ConsumerState:
         connections = None
     return ConsumerState(
         name=group,
-        lag=sum(one.lag for one in progress.values()),
+        lag=sum(queue_progress.lag for queue_progress in progress.values()),
         progress=[
             QueueProgress(
                 topic=queue.topic,
                 broker=queue.broker_name,
                 queue=queue.queue_id,
-                committed=one.consumer_offset,
-                end=one.broker_offset,
-                lag=one.lag,
-                last_consumed=max(0, one.last_ms),
+                committed=queue_progress.consumer_offset,
+                end=queue_progress.broker_offset,
+                lag=queue_progress.lag,
+                last_consumed=max(0, queue_progress.last_ms),
             )
-            for queue, one in sorted(progress.items())
+            for queue, queue_progress in sorted(progress.items())
         ],
         lag_samples=console.tables.samples(group),
         clients=[
-            ClientState(id=one.client_id, address=one.address, language=str(one.language), version=str(one.version))
-            for one in (connections.connections if connections is not None else ())
+            ClientState(
+                id=connection.client_id,
+                address=connection.address,
+                language=str(connection.language),
+                version=str(connection.version),
+            )
+            for connection in (connections.connections if connections is not None else ())
         ],
         subscriptions=dict(connections.subscriptions) if connections is not None else {},
     )
@@ -114,15 +119,15 @@ def _result(plan: list[consumers.PlannedOffset]) -> ResetResult:
     return ResetResult(
         items=[
             PlannedReset(
-                topic=one.queue.topic,
-                broker=one.queue.broker_name,
-                queue=one.queue.queue_id,
-                before=one.before,
-                after=one.after,
-                again=one.again,
-                skipped=one.skipped,
+                topic=planned.queue.topic,
+                broker=planned.queue.broker_name,
+                queue=planned.queue.queue_id,
+                before=planned.before,
+                after=planned.after,
+                again=planned.again,
+                skipped=planned.skipped,
             )
-            for one in plan
+            for planned in plan
         ]
     )
 
@@ -147,14 +152,14 @@ async def list_dead_letters(call: ApiCall, path: GroupPath, query: LetterQuery) 
     found: list[Letter] = []
     following: str | None = None
     try:
-        async for one in dead_letters.letters(call.console, path.group, after):
+        async for letter in dead_letters.letters(call.console, path.group, after):
             if len(found) == query.limit:
                 following = found[-1].place
                 break
-            message = one.message
+            message = letter.message
             found.append(
                 Letter(
-                    place=dead_letters.place_of(one).text,
+                    place=dead_letters.place_of(letter).text,
                     stored=message.store_ms,
                     original_topic=message.properties.get("RETRY_TOPIC", ""),
                     unique_key=message.unique_key,
@@ -176,8 +181,8 @@ async def resend_dead_letters(call: ApiCall, path: GroupPath, body: ResendOrder)
     resent = await dead_letters.resend(call.console, call.actor, path.group, places)
     return ResendResult(
         items=[
-            LetterOutcome(place=dead_letters.place_of(one.letter).text, copy=one.place, why=one.why)
-            for one in resent.letters
+            LetterOutcome(place=dead_letters.place_of(outcome.letter).text, copy=outcome.place, why=outcome.why)
+            for outcome in resent.letters
         ],
         left=resent.left,
     )

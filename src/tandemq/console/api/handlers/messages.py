@@ -21,17 +21,17 @@ from tandemq.model.message import MessageQueue
 def _items(call: ApiCall, found: list[FoundMessage]) -> list[MessageItem]:
     return [
         MessageItem(
-            topic=one.message.topic,
-            broker=one.broker,
-            queue=one.message.queue_id,
-            offset=one.message.queue_offset,
-            stored=one.message.store_ms,
-            size=one.message.size,
-            unique_key=one.message.unique_key,
-            tag=one.message.tags if call.sees_bodies else None,
-            keys=one.message.keys if call.sees_bodies else None,
+            topic=located.message.topic,
+            broker=located.broker,
+            queue=located.message.queue_id,
+            offset=located.message.queue_offset,
+            stored=located.message.store_ms,
+            size=located.message.size,
+            unique_key=located.message.unique_key,
+            tag=located.message.tags if call.sees_bodies else None,
+            keys=located.message.keys if call.sees_bodies else None,
         )
-        for one in found
+        for located in found
     ]
 
 
@@ -78,30 +78,30 @@ async def _found(call: ApiCall, path: MessagePath) -> FoundMessage:
 async def get_message(call: ApiCall, path: MessagePath) -> MessageState:
     """A message with its body and properties."""
     found = await _found(call, path)
-    one = found.message
+    message = found.message
     try:
-        body, encoded = one.body.decode(), None
+        body, encoded = message.body.decode(), None
     except UnicodeDecodeError:
-        body, encoded = None, one.body
+        body, encoded = None, message.body
     return MessageState(
-        topic=one.topic,
+        topic=message.topic,
         broker=found.broker,
-        queue=one.queue_id,
-        offset=one.queue_offset,
-        log_offset=one.log_offset,
-        size=one.size,
-        stored=one.store_ms,
-        store_host=one.store_host,
-        born=one.born_ms,
-        born_host=one.born_host,
-        unique_key=one.unique_key,
-        offset_message_id=one.offset_message_id,
-        reconsume_times=one.reconsume_times,
-        properties=one.properties if call.sees_bodies else None,
+        queue=message.queue_id,
+        offset=message.queue_offset,
+        log_offset=message.log_offset,
+        size=message.size,
+        stored=message.store_ms,
+        store_host=message.store_host,
+        born=message.born_ms,
+        born_host=message.born_host,
+        unique_key=message.unique_key,
+        offset_message_id=message.offset_message_id,
+        reconsume_times=message.reconsume_times,
+        properties=message.properties if call.sees_bodies else None,
         body=body if call.sees_bodies else None,
         body_base64=encoded if call.sees_bodies else None,
-        fault=one.fault,
-        consumed=await call.console.tables.consumers_of(found.queue, one.queue_offset),
+        fault=message.fault,
+        consumed=await call.console.tables.consumers_of(found.queue, message.queue_offset),
     )
 
 

@@ -8,5 +8,5 @@ T = TypeVar("T")
 
 def part_of(items: Iterable[T], name: Callable[[T], str], cursor: str, limit: int) -> tuple[list[T], str | None]:
     """Return the items behind a cursor, by name, at most `limit`, and the cursor of the next part."""
-    found = sorted((one for one in items if not cursor or name(one) > cursor), key=name)
+    found = sorted((item for item in items if not cursor or name(item) > cursor), key=name)
     return found[:limit], name(found[limit - 1]) if len(found) > limit else None

@@ -18,11 +18,13 @@ async def get_pipeline(call: ApiCall) -> PipelineState:
     """The lakes, checks and projects that the console was started with."""
     status = await pipeline_status(call.console)
     return PipelineState(
-        lakes=[await _lake(call, one) for one in status.lakes],
-        checks=[_check(one) for one in status.checks],
+        lakes=[await _lake(call, lake) for lake in status.lakes],
+        checks=[_check(check) for check in status.checks],
         projects=[
-            ProjectState(path=str(one.path), error=one.error, queries=[_query(query) for query in one.queries])
-            for one in status.projects
+            ProjectState(
+                path=str(project.path), error=project.error, queries=[_query(query) for query in project.queries]
+            )
+            for project in status.projects
         ],
     )
 
@@ -40,47 +42,47 @@ async def _lake(call: ApiCall, lake: LakeStatus) -> LakeState:
         is_collected=lake.is_collected,
         logs=[
             ArchivedState(
-                broker=one.log.broker,
-                position=one.log.position,
-                epoch=one.log.epoch,
-                committed=one.log.at_ms,
-                log_end=one.log_end,
-                behind=one.behind,
+                broker=lag.log.broker,
+                position=lag.log.position,
+                epoch=lag.log.epoch,
+                committed=lag.log.at_ms,
+                log_end=lag.log_end,
+                behind=lag.behind,
             )
-            for one in await archive_lags(call.console, lake)
+            for lag in await archive_lags(call.console, lake)
         ],
     )
 
 
-def _check(one: CheckStatus) -> CheckState:
+def _check(check: CheckStatus) -> CheckState:
     return CheckState(
-        path=str(one.path),
-        error=one.error,
-        kind=one.kind,
-        subject=one.subject,
-        is_done=one.is_done,
-        changed=one.changed_ms,
-        bytes=one.bytes,
-        records=one.records,
-        faults=one.faults,
-        first_fault=one.first_fault,
+        path=str(check.path),
+        error=check.error,
+        kind=check.kind,
+        subject=check.subject,
+        is_done=check.is_done,
+        changed=check.changed_ms,
+        bytes=check.bytes,
+        records=check.records,
+        faults=check.faults,
+        first_fault=check.first_fault,
     )
 
 
-def _query(one: QueryStatus) -> QueryState:
+def _query(query: QueryStatus) -> QueryState:
     return QueryState(
-        name=one.name,
-        is_declarative=one.is_declarative,
-        error=one.error,
-        state=one.state,
-        batch=one.batch,
-        is_pending=one.is_pending,
-        at=one.at_ms,
-        rows=one.rows,
-        rows_per_second=one.rows_per_s,
-        watermark=one.watermark_ms,
-        state_rows=one.state_rows,
-        state_bytes=one.state_bytes,
-        late_rows=one.late_rows,
-        behind=one.behind,
+        name=query.name,
+        is_declarative=query.is_declarative,
+        error=query.error,
+        state=query.state,
+        batch=query.batch,
+        is_pending=query.is_pending,
+        at=query.at_ms,
+        rows=query.rows,
+        rows_per_second=query.rows_per_s,
+        watermark=query.watermark_ms,
+        state_rows=query.state_rows,
+        state_bytes=query.state_bytes,
+        late_rows=query.late_rows,
+        behind=query.behind,
     )

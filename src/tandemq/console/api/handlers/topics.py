@@ -49,14 +49,14 @@ async def get_topic(call: ApiCall, path: TopicPath) -> TopicState:
             QueueState(
                 broker=queue.broker_name,
                 queue=queue.queue_id,
-                first=one.min_offset,
-                end=one.max_offset,
-                last_stored=max(0, one.last_ms),
+                first=bounds.min_offset,
+                end=bounds.max_offset,
+                last_stored=max(0, bounds.last_ms),
             )
-            for queue, one in sorted(stats.items())
+            for queue, bounds in sorted(stats.items())
         ],
         lags={
-            name: sum(one.lag for queue, one in (queues or {}).items() if queue.topic == topic)
+            name: sum(progress.lag for queue, progress in (queues or {}).items() if queue.topic == topic)
             for name, queues in groups.items()
         },
     )

@@ -42,8 +42,8 @@ class Event:
 def make_hour(hour: int, orders: int = ORDERS) -> list[Event]:
     """Return the messages of one hour, in the order in which they are sent."""
     dice = random.Random(hour)
-    events = [one for number in range(orders) for one in _order(hour, number, orders, dice)]
-    events.sort(key=lambda one: one[0])
+    events = [timed for number in range(orders) for timed in _order(hour, number, orders, dice)]
+    events.sort(key=lambda timed: timed[0])
     sent = []
     for _, event in events:
         sent.append(event)
@@ -57,37 +57,39 @@ def make_hour(hour: int, orders: int = ORDERS) -> list[Event]:
 def _order(hour: int, number: int, orders: int, dice: random.Random) -> Iterator[tuple[datetime, Event]]:
     """Yield the messages of an order, each with the time when it is sent."""
     name, customer, cents = f"{hour}-{number:04}", f"c-{dice.randrange(20):02}", 100 + 10 * dice.randrange(200)
-    at = START + timedelta(hours=hour, seconds=number * 3600 // orders, milliseconds=number % 500)
+    placed = START + timedelta(hours=hour, seconds=number * 3600 // orders, milliseconds=number % 500)
     # A few minutes on the way: events overtake each other.
-    sent = at + timedelta(seconds=dice.randrange(240))
+    sent = placed + timedelta(seconds=dice.randrange(240))
     if hour and number % 40 == 5:
-        at -= OFFLINE
-    body = {"order": f"o-{name}", "customer": customer, "cents": cents, "at": _text(at)}
+        placed -= OFFLINE
+    body = {"order": f"o-{name}", "customer": customer, "cents": cents, "at": _text(placed)}
     if number % 30 == 11:
         body["cents"] = -cents
     yield sent, _event("Orders", name, b"\xff{" if number % 30 == 21 else json.dumps(body).encode())
     if number % 9 == 4:
         return  # never paid
     minutes = dice.uniform(16, 25) if number % 9 == 8 else dice.uniform(1, 14)
-    paid = at + timedelta(seconds=int(60 * minutes), milliseconds=500)
+    paid = placed + timedelta(seconds=int(60 * minutes), milliseconds=500)
     payment = {"payment": f"p-{name}", "order": f"o-{name}", "cents": cents, "at": _text(paid)}
-    yield sent + (paid - at), _event("Payments", name, json.dumps(payment).encode())
+    yield sent + (paid - placed), _event("Payments", name, json.dumps(payment).encode())
 
 
 def _event(topic: str, name: str, body: bytes) -> Event:
     return Event(topic, body, name, f"{topic}-{name}".upper())
 
 
-def _text(at: datetime) -> str:
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 async def send(name_servers: str, events: list[Event]) -> None:
     """Send messages; those of one order keep their order, in one queue. Raises TandemError if one is not stored."""
     async with Producer(name_servers, group="shop") as producer:
         tickets = [
-            producer.begin(Message(one.topic, one.body, keys=[one.key]), unique_key=one.unique_key, by_key=one.key)
-            for one in events
+            producer.begin(
+                Message(event.topic, event.body, keys=[event.key]), unique_key=event.unique_key, by_key=event.key
+            )
+            for event in events
         ]
     for ticket in tickets:
         ticket.result()

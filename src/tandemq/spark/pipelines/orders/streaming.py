@@ -210,7 +210,7 @@ class Shop:
     """The queries of the project, and their files in its directory. The console shows `progress/`."""
 
     def __init__(self, spark: SparkSession, name_servers: str, home: Path, *, follows: bool) -> None:
-        """`follows`: queries run until they are stopped, instead of until they have read what is there."""
+        """`follows`: queries run until they are stopped, instead of until they have read the present messages."""
         self._spark = spark
         self._name_servers = name_servers
         self._home = home
@@ -220,7 +220,7 @@ class Shop:
         with_progress_files(spark, home / "progress")
 
     def start(self) -> Iterator[StreamingQuery]:
-        """Start the queries, each when the one before has been taken."""
+        """Start the queries; each starts when the caller asks for it."""
         yield self._into_parquet("bronze", bronze(self._spark, self._name_servers))
         for topic in TOPICS:
             yield self._into_parquet(f"silver_{topic.lower()}", silver(self._read("bronze", RECORDS), topic))

@@ -1,4 +1,4 @@
-"""Errors of topics that name servers do not return, with what their other answers say about the reason.
+"""Errors of topics that name servers do not return, with the reason that their other answers show.
 
 A name server forgets the topics of a broker group together with its last member. That a topic existed is known only if
 
@@ -70,7 +70,7 @@ def unknown_topic(routes: Routes, topic: str, options: SourceOptions) -> Steps[T
 def check_registered(
     routes: Routes, topic: str, expected: Collection[str], options: SourceOptions, *, origin: str = "the query"
 ) -> Steps[None]:
-    """Check that brokers which have a topic are registered. `origin`: what names them.
+    """Check that brokers which have a topic are registered. `origin`: source of the brokers' names.
 
     Raises:
         NoRoute: one of them has no registered member.

@@ -30,7 +30,7 @@ def find_backlog(
     Raises:
         ProtocolError: a response is malformed.
     """
-    behind = {queue: ends[queue].offset - at for queue, at in offsets.items() if queue in ends}
+    behind = {queue: ends[queue].offset - offset for queue, offset in offsets.items() if queue in ends}
     lagging = [queue for queue in layout.queues if behind.get(queue, 0) > 0]
     asked = _furthest(lagging, behind)
     firsts = yield from find_firsts(layout, {queue: offsets[queue] for queue in asked}, read_from)
@@ -44,9 +44,9 @@ def find_backlog(
     for topic in unasked:
         found[topic][SECONDS] = None
     for queue, first in firsts.items():
-        one = found[queue.topic]
+        figures = found[queue.topic]
         age = None if first is None else max(0, now_ms - first.store_ms) / 1000
-        one[SECONDS] = None if age is None or one[SECONDS] is None else max(one[SECONDS], age)
+        figures[SECONDS] = None if age is None or figures[SECONDS] is None else max(figures[SECONDS], age)
     return found
 
 

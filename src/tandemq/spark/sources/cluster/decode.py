@@ -89,12 +89,12 @@ def merge(pulled: Iterable[PulledRecords]) -> Iterator[PulledRecords]:
     """Join successive records of a range, up to about `BATCH_BYTES`."""
     held: list[PulledRecords] = []
     size = 0
-    for one in pulled:
-        if held and (held[0].range != one.range or size >= BATCH_BYTES):
+    for part in pulled:
+        if held and (held[0].range != part.range or size >= BATCH_BYTES):
             yield _joined(held)
             held, size = [], 0
-        held.append(one)
-        size += len(one.data)
+        held.append(part)
+        size += len(part.data)
     if held:
         yield _joined(held)
 
@@ -102,16 +102,16 @@ def merge(pulled: Iterable[PulledRecords]) -> Iterator[PulledRecords]:
 def _joined(held: Sequence[PulledRecords]) -> PulledRecords:
     if len(held) == 1:
         return held[0]
-    return PulledRecords(held[0].range, b"".join(one.data for one in held), sum(one.count for one in held))
+    return PulledRecords(held[0].range, b"".join(part.data for part in held), sum(part.count for part in held))
 
 
 def _halves(pulled: PulledRecords) -> tuple[PulledRecords, PulledRecords]:
     """Split records in the middle; there are two at least."""
-    count, at = pulled.count // 2, 0
+    count, position = pulled.count // 2, 0
     for _ in range(count):
-        at += int.from_bytes(pulled.data[at : at + 4])
-    first = PulledRecords(pulled.range, pulled.data[:at], count)
-    return first, PulledRecords(pulled.range, pulled.data[at:], pulled.count - count)
+        position += int.from_bytes(pulled.data[position : position + 4])
+    first = PulledRecords(pulled.range, pulled.data[:position], count)
+    return first, PulledRecords(pulled.range, pulled.data[position:], pulled.count - count)
 
 
 class Decoder:
@@ -154,7 +154,7 @@ class Decoder:
             columns = self._singles(pulled, epochs, positions)
         elif len(heads) < len(positions):
             others = sorted(set(range(len(positions))).difference(numbers))
-            singles = self._singles(pulled, epochs, [positions[at] for at in others])
+            singles = self._singles(pulled, epochs, [positions[index] for index in others])
             order = pa.array(np.argsort(np.array([*numbers, *others])))
             columns = [pa.concat_arrays(pair).take(order) for pair in zip(columns, singles, strict=True)]
         if not columns:
@@ -187,9 +187,9 @@ class Decoder:
         """Return the columns of records at some positions, decoded one by one."""
         rows = []
         budget = InflationBudget()
-        for at in positions:
-            size = int.from_bytes(pulled.data[at : at + 4])
-            row = self._row(pulled, epochs, at, at + size)
+        for position in positions:
+            size = int.from_bytes(pulled.data[position : position + 4])
+            row = self._row(pulled, epochs, position, position + size)
             if self._inflates and row.record.sys_flag & SysFlag.COMPRESSED:
                 budget.take(len(row.message.body))
             rows.append(row)

@@ -45,7 +45,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is known of the topics that offsets belong to."""
+    """Witnesses of the topics that offsets belong to."""
 
     clusters: Mapping[str, str] = field(default_factory=dict)
     """Cluster by broker name."""
@@ -74,9 +74,9 @@ class Identity:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, sorted; empty if nothing is known."""
         tree: dict[str, Any] = {CLUSTERS: dict(sorted(self.clusters.items()))} if self.clusters else {}
-        for (topic, name), one in sorted(self.witnesses.items()):
+        for (topic, name), witness in sorted(self.witnesses.items()):
             place = tree.setdefault(WITNESSES, {}).setdefault(topic, {})
-            place[name] = [one.queue.queue_id, one.offset, one.store_ms, one.log_offset]
+            place[name] = [witness.queue.queue_id, witness.offset, witness.store_ms, witness.log_offset]
         return tree
 
     def check_clusters(self, layout: QueueLayout) -> None:
@@ -96,7 +96,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class OtherTopic:
-    """A topic of a broker group that is not the one that was read."""
+    """A topic of a broker group that has replaced the topic that was read."""
 
     topic: str
     broker_name: str
@@ -121,10 +121,14 @@ def find_others(
     Args:
         gone: offsets of queues that were gone, and that continue there if they are back.
     """
-    witnesses = {one.queue: one for one in identity.witnesses.values() if one.queue in ends}
+    witnesses = {candidate.queue: candidate for candidate in identity.witnesses.values() if candidate.queue in ends}
     first = ReadFrom.SLAVE if read_from is ReadFrom.SLAVE else ReadFrom.MASTER
     # A queue that ends before its witness is judged by its last message.
-    offsets = {queue: min(one.offset, ends[queue].offset - 1) for queue, one in witnesses.items() if ends[queue].offset}
+    offsets = {
+        queue: min(candidate.offset, ends[queue].offset - 1)
+        for queue, candidate in witnesses.items()
+        if ends[queue].offset
+    }
     messages = yield from find_firsts(layout, offsets, first)
     found: dict[TopicPart, OtherTopic] = {}
     known: set[TopicPart] = set()
@@ -161,14 +165,14 @@ def _find_doubtful(
     """
     read, there = {part_of(queue) for queue in position.offsets}, {part_of(queue) for queue in ends}
     found: dict[TopicPart, OtherTopic] = {}
-    for queue, at in {**position.offsets, **gone}.items():
+    for queue, offset in {**position.offsets, **gone}.items():
         part, end = part_of(queue), ends.get(queue)
         if part in found or part in known or part not in there or (part in read and part not in identity.witnesses):
             continue
         if end is None and part not in read:
-            found[part] = OtherTopic(*part, f"queue {queue.queue_id} was read up to {at}, and does not exist")
-        elif end is not None and end.is_final and end.offset < at:
-            why = f"queue {queue.queue_id} ends at {end.offset}, but was read up to {at} already"
+            found[part] = OtherTopic(*part, f"queue {queue.queue_id} was read up to {offset}, and does not exist")
+        elif end is not None and end.is_final and end.offset < offset:
+            why = f"queue {queue.queue_id} ends at {end.offset}, but was read up to {offset} already"
             found[part] = OtherTopic(*part, f"{why}, and no message that was read is there to compare")
     return list(found.values())
 
@@ -179,9 +183,9 @@ def part_of(queue: MessageQueue) -> TopicPart:
 
 
 def _difference(witness: Witness, message: FirstMessage) -> str:
-    queue, at = witness.queue, message.queue_offset
+    queue, offset = witness.queue, message.queue_offset
     read = f"offset {witness.offset} was read, stored at {witness.store_ms} at byte {witness.log_offset} of the log"
-    here = f"offset {at} is stored at {message.store_ms} at byte {message.log_offset}"
+    here = f"offset {offset} is stored at {message.store_ms} at byte {message.log_offset}"
     return f"of queue {queue.queue_id} {read}; here {here}"
 
 
@@ -193,7 +197,7 @@ def find_witnesses(
     first = ReadFrom.SLAVE if read_from is ReadFrom.SLAVE else ReadFrom.MASTER
     messages = yield from find_firsts(layout, {queue: offset - 1 for queue, offset in offsets.items()}, first)
     return {
-        (queue.topic, queue.broker_name): Witness(queue, one.queue_offset, one.store_ms, one.log_offset)
-        for queue, one in messages.items()
-        if one is not None and one.queue_offset == offsets[queue] - 1
+        (queue.topic, queue.broker_name): Witness(queue, message.queue_offset, message.store_ms, message.log_offset)
+        for queue, message in messages.items()
+        if message is not None and message.queue_offset == offsets[queue] - 1
     }

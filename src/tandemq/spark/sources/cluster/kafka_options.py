@@ -1,4 +1,4 @@
-"""Options of Spark's Kafka source and sink that have no counterpart here: each is refused with what to use instead.
+"""Options of Spark's Kafka source and sink that have no counterpart here: each is refused with a hint.
 
 The options that do have one are in `options`, under the same names; docs/guides/pipeline-kafka-options.md lists them.
 
@@ -56,7 +56,7 @@ def check_refused(name: str) -> None:
     Args:
         name: as given; case does not matter.
     Raises:
-        ConfigError: it has none; says why, and what to use.
+        ConfigError: it has none; with the reason and the replacement.
     """
     lower = name.lower()
     found = REFUSED.get(_BY_LOWER.get(lower, "")) or next(

@@ -97,14 +97,24 @@ def find_lag(routes: Routes) -> Steps[list[LagRow]]:
         try:
             for group in (yield from topic_groups(routes, topic)):
                 found = yield from progress(routes, group, topic)
-                rows += [_row(group, queue, one) for queue, one in found.items() if queue.topic == topic]
+                rows += [
+                    _row(group, queue, queue_progress)
+                    for queue, queue_progress in found.items()
+                    if queue.topic == topic
+                ]
         except RemoteError as error:
             # The topic has been deleted, or no broker serves it.
             log.info("consumer groups of the topic %s are left out: %s", topic, error)
     return rows
 
 
-def _row(group: str, queue: MessageQueue, one: ConsumeProgress) -> LagRow:
+def _row(group: str, queue: MessageQueue, queue_progress: ConsumeProgress) -> LagRow:
     return LagRow(
-        group, queue.topic, queue.broker_name, queue.queue_id, one.broker_offset, one.consumer_offset, one.lag
+        group,
+        queue.topic,
+        queue.broker_name,
+        queue.queue_id,
+        queue_progress.broker_offset,
+        queue_progress.consumer_offset,
+        queue_progress.lag,
     )

@@ -1,4 +1,4 @@
-"""Queues that a query selects, and those that it has read and does not find any more.
+"""Queues that a query selects, and queues that it has read and that are missing now.
 
     options ─► routes of the topics ─► QueueLayout
     queues read so far, not in the layout ─► asked of their brokers ─► gone (loss), or away (may come back)
@@ -144,4 +144,4 @@ def _why_gone(queue: MessageQueue, members: Members) -> Steps[str | None]:
     exist."""
     addresses = [members[MASTER_ID]] if MASTER_ID in members else list(members.values())
     answers = yield from ask_all([Invoke(address, pull_request(queue, BEYOND, 1)) for address in addresses])
-    return agreed_absence([refusal(one) if isinstance(one, Command) else one for one in answers])
+    return agreed_absence([refusal(answer) if isinstance(answer, Command) else answer for answer in answers])

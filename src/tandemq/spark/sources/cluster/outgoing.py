@@ -62,7 +62,7 @@ class _Unusual(Exception):  # not an error: the rows go another way
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows of one slice, by topic: what a request of any of them is made from."""
+    """Rows of one slice by topic: the columns from which their requests are made."""
 
     topics: list[str]
     keys: Column
@@ -92,9 +92,9 @@ def unique_keys(query: str, batch: str, partition: int, first: int, count: int) 
     begin = blake2b("\x00".join((query, batch, str(partition), "")).encode(), digest_size=KEY_CHARACTERS // 2)
     digests = []
     for row in range(first, first + count):
-        one = begin.copy()
-        one.update(b"%d" % row)
-        digests.append(one.digest())
+        digest = begin.copy()
+        digest.update(b"%d" % row)
+        digests.append(digest.digest())
     return b"".join(digests).hex().upper()
 
 
@@ -102,8 +102,8 @@ def slices(batch: Any) -> Iterator[Any]:
     """Divide an Arrow batch into parts of at most `SLICE_ROWS` rows and about `SLICE_BYTES`, at least one row each."""
     average = batch.nbytes // max(batch.num_rows, 1) + 1
     step = max(1, min(SLICE_ROWS, SLICE_BYTES // average))
-    for at in range(0, batch.num_rows, step):
-        yield batch.slice(at, step)
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)
 
 
 def encode(batch: Any, options: SinkOptions, keys: str) -> list[EncodedRequest] | None:
@@ -121,7 +121,9 @@ def encode(batch: Any, options: SinkOptions, keys: str) -> list[EncodedRequest] 
 
 
 def _encode(batch: Any, options: SinkOptions, keys: str) -> list[EncodedRequest]:
-    columns = {"body" if name == "value" else name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+    columns = {
+        "body" if name == "value" else name: batch.column(index) for index, name in enumerate(batch.schema.names)
+    }
     count = batch.num_rows
     bodies = _binary(columns["body"])
     if bodies.null_count or int(_sizes(bodies).max(initial=0)) > PRODUCER.body_bytes_max:
@@ -134,7 +136,7 @@ def _encode(batch: Any, options: SinkOptions, keys: str) -> list[EncodedRequest]
         raise _Unusual
     topics, order = _topics(columns, options, count)
     if order is not None:
-        bodies, properties, unique = (one.take(order) for one in (bodies, properties, unique))
+        bodies, properties, unique = (column.take(order) for column in (bodies, properties, unique))
     return list(_requests(EncodedRows(topics, unique, bodies, properties, _compressible(bodies)), options))
 
 
@@ -150,7 +152,7 @@ def _requests(rows: EncodedRows, options: SinkOptions) -> Iterator[EncodedReques
     bodies, properties, keys, numbers = rows.bodies, rows.properties, rows.keys, np.arange(len(sizes))
     if alone.any():
         numbers = np.flatnonzero(~alone)
-        bodies, properties, keys = (one.take(pa.array(numbers)) for one in (bodies, properties, keys))
+        bodies, properties, keys = (column.take(pa.array(numbers)) for column in (bodies, properties, keys))
     wire = _batch_parts(bodies, properties)
     data, ends = wire.buffers()[2], _bounds(wire)
     body_ends = _bounds(bodies)
@@ -158,9 +160,9 @@ def _requests(rows: EncodedRows, options: SinkOptions) -> Iterator[EncodedReques
     topics = rows.topics if len(numbers) == len(rows.topics) else [rows.topics[row] for row in numbers.tolist()]
     messages_max = min(BATCH_MESSAGES, options.in_flight_max)
     start = 0
-    for topic, last in _runs(topics):
-        while start < last:
-            stop = min(start + messages_max, last)
+    for topic, end in _runs(topics):
+        while start < end:
+            stop = min(start + messages_max, end)
             stop = min(stop, int(np.searchsorted(body_ends, body_ends[start] + BATCH_BYTES, "right")) - 1)
             stop = min(stop, int(np.searchsorted(ends, ends[start] + PRODUCER.batch_bytes_max, "right")) - 1)
             stop = max(stop, start + 1)
@@ -208,9 +210,9 @@ def _runs(topics: list[str]) -> Iterator[tuple[str, int]]:
     if topics[0] == topics[-1]:
         yield topics[0], len(topics)
         return
-    for at in range(1, len(topics)):
-        if topics[at] != topics[at - 1]:
-            yield topics[at - 1], at
+    for row in range(1, len(topics)):
+        if topics[row] != topics[row - 1]:
+            yield topics[row - 1], row
     yield topics[-1], len(topics)
 
 
@@ -250,7 +252,7 @@ def _check(topic: str = "T", tags: str = "") -> None:
 
 
 class _Entries(NamedTuple):
-    """Names and values of the properties of all rows; those of row n are `[bounds[n], bounds[n + 1])`."""
+    """Names and values of the properties of all rows; row n has the entries `[bounds[n], bounds[n + 1])`."""
 
     names: Column
     values: Column
@@ -258,7 +260,7 @@ class _Entries(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """Properties of each row as stored, without those of the system, and the keys and tags among these."""
+    """Encoded properties of each row without system properties, and the keys and tags among these."""
 
     encoded: Column | None
     keys: Column | None
@@ -283,7 +285,7 @@ def _properties(columns: dict[str, Column], options: SinkOptions, count: int, un
 
 
 def _named(name: str, values: Column) -> list[Column]:
-    """Return what a property adds to those of each row; nothing to a row whose value is empty."""
+    """Return the parts of a property to append to each row; they are empty for a row whose value is empty."""
     begin = pa.scalar(f"{name}\x01".encode(), pa.binary())
     sizes = _sizes(values)
     if sizes.all():
@@ -299,27 +301,27 @@ def _words(keys: Column) -> Column:
         raise _Unusual
     if not _has(keys, b" "):
         return keys
-    texts = [b" ".join([word for word in one.split(b" ") if word]) for one in keys.to_pylist()]
+    texts = [b" ".join([word for word in text.split(b" ") if word]) for text in keys.to_pylist()]
     return pa.array(texts, pa.binary())
 
 
 def _given(columns: dict[str, Column], options: SinkOptions, count: int) -> _Given:
     properties = columns.get("properties")
     headers = columns.get(HEADERS) if options.headers else None
-    found = [one for one in (properties, headers) if one is not None and one.null_count < count]
+    found = [column for column in (properties, headers) if column is not None and column.null_count < count]
     if not found:
         return _Given(None, None, None)
-    parts = [_of_headers(one) if one is headers else _of_properties(one) for one in found]
+    parts = [_of_headers(column) if column is headers else _of_properties(column) for column in found]
     return _kept(parts[0] if len(parts) == 1 else _together(parts, count), count)
 
 
 def _together(parts: list[_Entries], count: int) -> _Entries:
-    """Return the properties of several columns: in each row those of a later column behind those of an earlier one."""
-    rows = np.concatenate([np.repeat(np.arange(count), np.diff(one.bounds)) for one in parts])
+    """Return the properties of several columns as one; in each row they are in the order of the columns."""
+    rows = np.concatenate([np.repeat(np.arange(count), np.diff(part.bounds)) for part in parts])
     order = pa.array(np.argsort(rows, kind="stable"))
-    names = pa.concat_arrays([one.names for one in parts]).take(order)
-    values = pa.concat_arrays([one.values for one in parts]).take(order)
-    return _Entries(names, values, sum(one.bounds for one in parts))
+    names = pa.concat_arrays([part.names for part in parts]).take(order)
+    values = pa.concat_arrays([part.values for part in parts]).take(order)
+    return _Entries(names, values, sum(part.bounds for part in parts))
 
 
 def _kept(entries: _Entries, count: int) -> _Given:
@@ -408,7 +410,7 @@ def _of_text(column: Column) -> _Entries:
     edges[-1] = len(data)
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
     pieces = pa.Array.from_buffers(pa.binary(), 4 * len(end), buffers)
-    names, values = (pieces.take(pa.array(np.arange(at, 4 * len(end), 4))) for at in (0, 2))
+    names, values = (pieces.take(pa.array(np.arange(offset, 4 * len(end), 4))) for offset in (0, 2))
     return _Entries(names, values, np.searchsorted(end, bounds))
 
 
@@ -428,7 +430,7 @@ def _binary(column: Column) -> Column:
 
 
 def _or_else(column: Column | None, other: Column | None) -> Column | None:
-    """Return a column with the values of another one, which has no NULL, in place of NULL, or empty ones."""
+    """Return a column in which the values of another column replace NULL; if one is missing, NULL becomes empty."""
     if column is None or other is None:
         found = other if column is None else column
         return found if found is None or not found.null_count else found.fill_null(b"")
@@ -436,7 +438,7 @@ def _or_else(column: Column | None, other: Column | None) -> Column | None:
 
 
 def _if_any(column: Column, other: Column) -> Column:
-    """Return a column with the values of another one in place of NULL and of empty ones."""
+    """Return a column in which the values of another column replace NULL and empty values."""
     return pc.if_else(pc.equal(column.fill_null(b""), _EMPTY), other, column)
 
 
@@ -476,4 +478,4 @@ def _has(column: Column, *searched: bytes) -> bool:
     """Return whether a byte occurs in a value."""
     data = _bytes(column)
     text = data.tobytes()
-    return any(one in text for one in searched)
+    return any(byte in text for byte in searched)

@@ -81,35 +81,35 @@ def make_tasks(
     shared = SHARED_MESSAGES if records_max is None else min(SHARED_MESSAGES, records_max)
     tasks: list[list[QueueRange]] = []
     room = 0
-    for one in sorted(pieces, key=lambda one: -one.size):
-        if not tasks or one.size > room:
+    for piece in sorted(pieces, key=lambda piece: -piece.size):
+        if not tasks or piece.size > room:
             tasks.append([])
             room = shared
-        tasks[-1].append(one)
-        room -= one.size
+        tasks[-1].append(piece)
+        room -= piece.size
     return tasks
 
 
 def _split(ranges: Sequence[QueueRange], count: int, records_max: int | None) -> list[QueueRange]:
     """Split ranges into parts of at most `records_max` offsets, and these into at least `count` parts of similar size;
     fewer only if there are fewer offsets."""
-    pieces = {one.queue: -(-one.size // (records_max or one.size)) for one in ranges}
-    sizes = {one.queue: one.size for one in ranges}
+    pieces = {queue_range.queue: -(-queue_range.size // (records_max or queue_range.size)) for queue_range in ranges}
+    sizes = {queue_range.queue: queue_range.size for queue_range in ranges}
     missing = min(count, sum(sizes.values())) - sum(pieces.values())
     # The range whose parts are the largest is first.
-    splittable = [(-sizes[queue] / parts, at, queue) for at, (queue, parts) in enumerate(pieces.items())]
-    splittable = [one for one in splittable if pieces[one[2]] < sizes[one[2]]] if missing > 0 else []
+    splittable = [(-sizes[queue] / parts, number, queue) for number, (queue, parts) in enumerate(pieces.items())]
+    splittable = [entry for entry in splittable if pieces[entry[2]] < sizes[entry[2]]] if missing > 0 else []
     heapify(splittable)
     for _ in range(missing):
-        _, at, largest = splittable[0]
+        _, number, largest = splittable[0]
         pieces[largest] += 1
         if pieces[largest] < sizes[largest]:
-            heapreplace(splittable, (-sizes[largest] / pieces[largest], at, largest))
+            heapreplace(splittable, (-sizes[largest] / pieces[largest], number, largest))
         else:
             heappop(splittable)
     found = []
-    for one in ranges:
-        parts = pieces[one.queue]
-        edges = [one.start + one.size * number // parts for number in range(parts + 1)]
-        found += [QueueRange(one.queue, low, high) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    for queue_range in ranges:
+        parts = pieces[queue_range.queue]
+        edges = [queue_range.start + queue_range.size * number // parts for number in range(parts + 1)]
+        found += [QueueRange(queue_range.queue, low, high) for low, high in zip(edges[:-1], edges[1:], strict=True)]
     return found

@@ -61,12 +61,12 @@ class QueryReport:
     @property
     def lag(self) -> int:
         """Offsets behind the end of the micro-batch, in all topics."""
-        return sum(one.lag for one in self.topics)
+        return sum(topic.lag for topic in self.topics)
 
     @property
     def lag_seconds(self) -> float | None:
         """Age of the oldest message behind the end of the micro-batch; None if a topic's is unknown."""
-        ages = [one.lag_seconds for one in self.topics]
+        ages = [topic.lag_seconds for topic in self.topics]
         known = [age for age in ages if age is not None]
         return max(known, default=0.0) if len(known) == len(ages) else None
 
@@ -84,8 +84,8 @@ def query_report(progress: StreamingQueryProgress) -> QueryReport | None:
             continue
         for topic, behind in latest[LAG].items():
             offsets = _total(end.get(topic)) - _total(start.get(topic))
-            one = TopicProgress(topic, max(0, offsets), int(behind[MESSAGES]), behind[SECONDS])
-            topics.setdefault(topic, []).append(one)
+            topic_progress = TopicProgress(topic, max(0, offsets), int(behind[MESSAGES]), behind[SECONDS])
+            topics.setdefault(topic, []).append(topic_progress)
     if not topics:
         return None
     volume = progress.observedMetrics.get(VOLUME)
@@ -111,7 +111,7 @@ def _total(brokers: Any) -> int:
 
 def _joined(found: list[TopicProgress]) -> TopicProgress:
     """Return the progress of a topic that several sources of a query read: the one that is furthest behind."""
-    return max(found, key=lambda one: one.lag)
+    return max(found, key=lambda progress: progress.lag)
 
 
 def with_volume(rows: DataFrame) -> DataFrame:
@@ -161,14 +161,14 @@ class ProgressListener(StreamingQueryListener):
 
 def log_report(report: QueryReport) -> None:
     """Log a line per topic."""
-    for one in report.topics:
-        seconds = "unknown" if one.lag_seconds is None else f"{one.lag_seconds:.1f}"
+    for topic_progress in report.topics:
+        seconds = "unknown" if topic_progress.lag_seconds is None else f"{topic_progress.lag_seconds:.1f}"
         log.info(
             "query=%s batch=%d topic=%s offsets=%d lag=%d lag_seconds=%s",
             report.query,
             report.batch,
-            one.topic,
-            one.offsets,
-            one.lag,
+            topic_progress.topic,
+            topic_progress.offsets,
+            topic_progress.lag,
             seconds,
         )

@@ -60,20 +60,20 @@ class PushedFilters:
             kafka: columns are named as in Kafka's source.
         """
         found = cls()
-        for one in filters:
-            name = getattr(one, "attribute", ("",))[0]
-            found = found._with(one, KAFKA_SOURCES.get(name, "") if kafka else name)
+        for condition in filters:
+            name = getattr(condition, "attribute", ("",))[0]
+            found = found._with(condition, KAFKA_SOURCES.get(name, "") if kafka else name)
         return found
 
-    def _with(self, one: Filter, name: str) -> "PushedFilters":
-        if isinstance(one, EqualTo | In) and name in _SETS:
-            values = frozenset(one.value if isinstance(one, In) else (one.value,)) - {None}
+    def _with(self, condition: Filter, name: str) -> "PushedFilters":
+        if isinstance(condition, EqualTo | In) and name in _SETS:
+            values = frozenset(condition.value if isinstance(condition, In) else (condition.value,)) - {None}
             before = getattr(self, _SETS[name])
             changes: dict[str, Any] = {_SETS[name]: values if before is None else before & values}
             return replace(self, **changes)
         if name not in ("queueOffset", "storeTimestamp"):
             return self
-        start, end = _bounds(one, _milliseconds if name == "storeTimestamp" else int)
+        start, end = _bounds(condition, _milliseconds if name == "storeTimestamp" else int)
         low, high = ("offset_start", "offset_end") if name == "queueOffset" else ("store_start_ms", "store_end_ms")
         changes = {low: _pick(max, getattr(self, low), start), high: _pick(min, getattr(self, high), end)}
         return replace(self, **changes)
@@ -130,18 +130,18 @@ class PushedFilters:
         return OffsetBounds(starts, ends)
 
 
-def _bounds(one: Filter, number: Any) -> tuple[int | None, int | None]:
+def _bounds(condition: Filter, number: Any) -> tuple[int | None, int | None]:
     """Return the half-open range of integers that a comparison allows; None for an open side."""
-    if isinstance(one, EqualTo):
-        return number(one.value), number(one.value) + 1
-    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+    if isinstance(condition, EqualTo):
+        return number(condition.value), number(condition.value) + 1
+    if isinstance(condition, GreaterThan | GreaterThanOrEqual):
         # Times are truncated to milliseconds: a record equal to the truncated value may still be later than the
         # filter's.
         is_whole = number is int
-        return number(one.value) + (1 if is_whole and isinstance(one, GreaterThan) else 0), None
-    if isinstance(one, LessThan | LessThanOrEqual):
-        is_open = number is int and isinstance(one, LessThan)
-        return None, number(one.value) + (0 if is_open else 1)
+        return number(condition.value) + (1 if is_whole and isinstance(condition, GreaterThan) else 0), None
+    if isinstance(condition, LessThan | LessThanOrEqual):
+        is_open = number is int and isinstance(condition, LessThan)
+        return None, number(condition.value) + (0 if is_open else 1)
     return None, None
 
 

@@ -83,7 +83,9 @@ class SourceQuery:
         if all(position.epoch(name) in (0, table.epoch) for name, table in epochs.items()):
             return
         read_from, queues = self.options.read_from, set(layout.queues)
-        existing = Position({queue: at for queue, at in position.offsets.items() if queue in queues}, position.epochs)
+        existing = Position(
+            {queue: offset for queue, offset in position.offsets.items() if queue in queues}, position.epochs
+        )
         for queue in self.run(lambda _routes: resolve.find_rewritten(layout, existing, epochs, read_from)):
             self.report_loss(
                 f"{queue_name(queue)}: messages before offset {position.offsets[queue]} were read in epoch "
@@ -108,7 +110,7 @@ class SourceQuery:
         """Distribute ranges over tasks."""
         tasks = []
         for share in make_tasks(ranges, self.options.partitions_min, self.options.records_max):
-            names = {one.queue.broker_name for one in share}
+            names = {queue_range.queue.broker_name for queue_range in share}
             members = {name: dict(layout.members[name]) for name in names}
             tasks.append(QueuePartition(share, members, {name: epochs.get(name, Epochs()) for name in names}))
         return tasks

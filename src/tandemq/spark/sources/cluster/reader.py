@@ -134,7 +134,10 @@ def read_ranges(
         NetworkError: no member returned the next message in time.
         RemoteError: the brokers refuse.
     """
-    states = [_RangeState(one, members.get(one.queue.broker_name, {}), one.start) for one in ranges]
+    states = [
+        _RangeState(queue_range, members.get(queue_range.queue.broker_name, {}), queue_range.start)
+        for queue_range in ranges
+    ]
     yield from _ConcurrentPulls(client, how, states).records()
 
 
@@ -169,23 +172,23 @@ class _ConcurrentPulls:
     def _start_pulls(self, current: int) -> None:
         """Start pulls of idle and following ranges within the limits; the current range is always pulled."""
         unstarted = range(self._first_unstarted, min(len(self._states), self._first_unstarted + CONCURRENT_PULLS))
-        for at in [*sorted(self._idle), *unstarted]:
+        for index in [*sorted(self._idle), *unstarted]:
             has_room = len(self._in_flight) < CONCURRENT_PULLS and self._held_bytes < HELD_BYTES_MAX
-            if at == current or has_room:
-                self._in_flight[self._client.start(_next_of(self._how, self._states[at]))] = at
-                self._idle.discard(at)
-                self._first_unstarted = max(self._first_unstarted, at + 1)
+            if index == current or has_room:
+                self._in_flight[self._client.start(_next_of(self._how, self._states[index]))] = index
+                self._idle.discard(index)
+                self._first_unstarted = max(self._first_unstarted, index + 1)
 
     def _wait_for_response(self) -> None:
         done, _ = wait(self._in_flight, return_when=FIRST_COMPLETED)
         for future in done:
-            at = self._in_flight.pop(future)
-            found, state = future.result(), self._states[at]
+            index = self._in_flight.pop(future)
+            found, state = future.result(), self._states[index]
             if found is not None and found.number:
-                self._held[at].append(PulledRecords(state.range, found.data, found.number))
+                self._held[index].append(PulledRecords(state.range, found.data, found.number))
                 self._held_bytes += len(found.data)
             is_finished = found is None or state.position >= state.range.end
-            (self._finished if is_finished else self._idle).add(at)
+            (self._finished if is_finished else self._idle).add(index)
 
 
 def _next_of(how: PullSettings, reading: _RangeState) -> Operation[_Records | None]:

@@ -91,8 +91,8 @@ class Epochs:
 
     def at(self, log_offset: int) -> int:
         """Return the epoch of a record by its log offset; 0 if there is none."""
-        at = bisect_right([start for _, start in self.pairs], log_offset)
-        return self.pairs[at - 1][0] if at else 0
+        index = bisect_right([start for _, start in self.pairs], log_offset)
+        return self.pairs[index - 1][0] if index else 0
 
     def start_after(self, epoch: int) -> int | None:
         """Return the log offset from which records belong to later epochs; None if there is no later one."""
@@ -139,7 +139,7 @@ def _end_of(queue: MessageQueue, members: Members, read_from: ReadFrom) -> Steps
                 return QueueEnd(_offset(answer), is_final=True)
             addresses.append(master)
     spans = yield from find_spans(queue, addresses)
-    offsets = [one.high for one in spans if isinstance(one, QueueSpan)]
+    offsets = [span.high for span in spans if isinstance(span, QueueSpan)]
     if not offsets:
         raise _no_answer(f"no member of {queue.broker_name} returned the end of {queue.topic}", [*spans, *answers])
     return QueueEnd(max(offsets), is_final=False)
@@ -147,8 +147,8 @@ def _end_of(queue: MessageQueue, members: Members, read_from: ReadFrom) -> Steps
 
 def _no_answer(what: str, answers: Sequence[object]) -> NetworkError:
     """Return the error of a broker group whose members all failed: NotConnected if no connection could be opened."""
-    errors = [one for one in answers if isinstance(one, TandemError)]
-    kind = NotConnected if errors and all(isinstance(one, NotConnected) for one in errors) else NetworkError
+    errors = [answer for answer in answers if isinstance(answer, TandemError)]
+    kind = NotConnected if errors and all(isinstance(error, NotConnected) for error in errors) else NetworkError
     return kind(f"{what}: {errors[0] if errors else 'there is no member to ask'}")
 
 
@@ -171,17 +171,17 @@ def find_starts(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[MessageQ
 def _start_of(queue: MessageQueue, addresses: Sequence[str]) -> Steps[int]:
     code = RequestCode.GET_MIN_OFFSET
     answers = yield from ask_all([Invoke(address, _offset_request(queue, code)) for address in addresses])
-    known = [one for one in answers if isinstance(one, Command)]
+    known = [answer for answer in answers if isinstance(answer, Command)]
     if not known:
         raise _no_answer(f"no member of {queue.broker_name} returned the start of {queue.topic}", answers)
-    lows = {None if one.code == ResponseCode.NO_PERMISSION else _offset(one) for one in known}
+    lows = {None if answer.code == ResponseCode.NO_PERMISSION else _offset(answer) for answer in known}
     if len(lows) == 1 and None not in lows:
         return lows.pop() or 0
     # The start of an empty queue says nothing.
     spans = yield from find_spans(queue, addresses)
-    if not any(isinstance(one, QueueSpan) for one in spans):
+    if not any(isinstance(span, QueueSpan) for span in spans):
         raise _no_answer(f"no member of {queue.broker_name} returned the start of {queue.topic}", spans)
-    return min((one.low for one in spans if isinstance(one, QueueSpan) and one.high > 0), default=0)
+    return min((span.low for span in spans if isinstance(span, QueueSpan) and span.high > 0), default=0)
 
 
 def find_spans(queue: MessageQueue, addresses: Sequence[str]) -> Steps[list[QueueSpan | TandemError]]:
@@ -199,7 +199,7 @@ def find_spans(queue: MessageQueue, addresses: Sequence[str]) -> Steps[list[Queu
     spans: list[QueueSpan | TandemError] = []
     for address, low, high in zip(addresses, answers[0::2], answers[1::2], strict=True):
         if not isinstance(low, Command) or not isinstance(high, Command):
-            spans.append(next(one for one in (low, high) if isinstance(one, TandemError)))
+            spans.append(next(bound for bound in (low, high) if isinstance(bound, TandemError)))
         elif ResponseCode.NO_PERMISSION in (low.code, high.code):
             spans.append((yield from _replica_span(queue, address)))
         else:
@@ -251,20 +251,20 @@ def _first_from(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> S
     has."""
     failure: TandemError | None = None
     for address in addresses:
-        code, at = RequestCode.PULL_MESSAGE, offset
+        code, queue_offset = RequestCode.PULL_MESSAGE, offset
         while True:
             try:
-                answer = yield Invoke(address, pull_request(queue, at, 1, code=code))
+                answer = yield Invoke(address, pull_request(queue, queue_offset, 1, code=code))
             except NetworkError as error:
                 failure = error
                 break
-            following = int(answer.fields.get("nextBeginOffset", at))
+            following = int(answer.fields.get("nextBeginOffset", queue_offset))
             if answer.code == ResponseCode.NO_PERMISSION and code is RequestCode.PULL_MESSAGE:
                 code = RequestCode.TANDEM_REPLICA_PULL
             elif answer.code == ResponseCode.SUCCESS:
                 return decode_messages(answer.body, inflates=False)[0]
-            elif answer.code in PASSING_CODES and following > at:
-                at = following
+            elif answer.code in PASSING_CODES and following > queue_offset:
+                queue_offset = following
             else:
                 failure = failure if answer.code in ABSENT_CODES else refusal(answer)
                 break
@@ -317,19 +317,19 @@ def _ask_offset_at(routes: Routes, queue: MessageQueue, wall_ms: int, start: int
     Raises:
         NetworkError, RemoteError: brokers do not answer, or refuse.
     """
-    at = max(start, min((yield from time_offset(routes, queue, max(0, wall_ms - 1))), end))
-    while at < end:
-        answer = yield from ask_member(routes, queue.broker_name, lambda: pull_request(queue, at, WALK_MESSAGES))  # noqa: B023
+    offset = max(start, min((yield from time_offset(routes, queue, max(0, wall_ms - 1))), end))
+    while offset < end:
+        answer = yield from ask_member(routes, queue.broker_name, lambda: pull_request(queue, offset, WALK_MESSAGES))  # noqa: B023
         if answer.code != ResponseCode.SUCCESS:
-            following = int(answer.fields.get("nextBeginOffset", at))
-            if answer.code == ResponseCode.PULL_NOT_FOUND or following <= at:
-                return at
-            at = following
+            following = int(answer.fields.get("nextBeginOffset", offset))
+            if answer.code == ResponseCode.PULL_NOT_FOUND or following <= offset:
+                return offset
+            offset = following
             continue
         for message in decode_messages(answer.body, inflates=False):
             if message.store_ms >= wall_ms:
                 return min(message.queue_offset, end)
-        at = number(answer, "nextBeginOffset")
+        offset = number(answer, "nextBeginOffset")
     return end
 
 
@@ -448,7 +448,7 @@ def check_named(layout: QueueLayout, bound: Bound, option: str) -> None:
     selected = set(layout.queues)
     for queue in named:
         if queue not in selected:
-            near = [one for one in layout.queues if one.topic == queue.topic]
+            near = [candidate for candidate in layout.queues if candidate.topic == queue.topic]
             raise ConfigError(
                 f"{option}: {queue.topic!r}: {queue.broker_name!r}: '{queue.queue_id}' is not a queue of this query",
                 hint=f"of {queue.topic} it reads {', '.join(f'{q.broker_name} {q.queue_id}' for q in near) or 'none'}",
@@ -473,12 +473,18 @@ def find_epochs(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[str, Epo
 
 
 def _epochs_of(members: Members, read_from: ReadFrom) -> Steps[Epochs]:
-    addresses = [at for id_, at in members.items() if id_ != MASTER_ID or read_from is not ReadFrom.SLAVE]
-    answers = yield from ask_all([Invoke(at, request(RequestCode.GET_BROKER_EPOCH_CACHE)) for at in addresses])
-    responses = {at: one for at, one in zip(addresses, answers, strict=True) if isinstance(one, Command)}
+    addresses = [address for id_, address in members.items() if id_ != MASTER_ID or read_from is not ReadFrom.SLAVE]
+    answers = yield from ask_all(
+        [Invoke(address, request(RequestCode.GET_BROKER_EPOCH_CACHE)) for address in addresses]
+    )
+    responses = {
+        address: answer for address, answer in zip(addresses, answers, strict=True) if isinstance(answer, Command)
+    }
     if members.get(MASTER_ID) in responses:
         return Epochs(_pairs(responses[members[MASTER_ID]]), is_final=True)
-    return max((Epochs(_pairs(one)) for one in responses.values()), key=lambda one: one.epoch, default=Epochs())
+    return max(
+        (Epochs(_pairs(answer)) for answer in responses.values()), key=lambda epochs: epochs.epoch, default=Epochs()
+    )
 
 
 def _pairs(answer: Command) -> tuple[tuple[int, int], ...]:
@@ -558,7 +564,7 @@ def commit_offsets(routes: Routes, group: str, position: Position) -> Steps[None
     Raises:
         NetworkError, RemoteError: an offset could not be committed; others may have been.
     """
-    yield from run_together([_commit_offset(routes, group, *one) for one in position.offsets.items()])
+    yield from run_together([_commit_offset(routes, group, *entry) for entry in position.offsets.items()])
 
 
 def _commit_offset(routes: Routes, group: str, queue: MessageQueue, offset: int) -> Steps[None]:

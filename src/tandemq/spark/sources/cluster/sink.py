@@ -312,12 +312,12 @@ def check_reachable(routes: Routes, topic: str | None) -> Steps[None]:
         if (yield from cluster_info(routes)).brokers:
             return
         raise NotConnected(f"no broker is registered at the name server, so that none stores {topic}") from None
-    masters = {at: queue for queue in queues if (at := routes.members(queue.broker_name).get(MASTER_ID))}
+    masters = {address: queue for queue in queues if (address := routes.members(queue.broker_name).get(MASTER_ID))}
     code = RequestCode.GET_MAX_OFFSET
     answers = yield from ask_all(
-        [Invoke(at, request(code, topic=topic, queueId=queue.queue_id)) for at, queue in masters.items()]
+        [Invoke(address, request(code, topic=topic, queueId=queue.queue_id)) for address, queue in masters.items()]
     )
-    errors = [one for one in answers if isinstance(one, NotConnected)]
+    errors = [answer for answer in answers if isinstance(answer, NotConnected)]
     if errors and len(errors) == len(masters):
         raise NotConnected(f"no master of the topic {topic} can be reached: {errors[0].args[0]}")
 
@@ -327,8 +327,8 @@ def make_batches(messages: Sequence[Keyed], messages_max: int = BATCH_MESSAGES) 
     `BATCH_BYTES`. Messages that a batch cannot hold, as delayed ones, or that are compressed have their own request."""
     held: dict[str, list[Keyed]] = {}
     sizes: dict[str, int] = {}
-    for one in messages:
-        message, _ = one
+    for keyed in messages:
+        message, _ = keyed
         topic, size = message.topic, len(message.body)
         if (
             message.is_delayed
@@ -336,14 +336,14 @@ def make_batches(messages: Sequence[Keyed], messages_max: int = BATCH_MESSAGES) 
             or MSG_TYPE in message.properties
             or topic.startswith(RETRY_PREFIX)
         ):
-            yield [one]
+            yield [keyed]
             continue
         batch = held.setdefault(topic, [])
         if len(batch) >= messages_max or (batch and sizes[topic] + size > BATCH_BYTES):
             yield batch
             batch = held[topic] = []
         sizes[topic] = size + (sizes[topic] if batch else 0)
-        batch.append(one)
+        batch.append(keyed)
     yield from held.values()
 
 
@@ -396,7 +396,7 @@ class MessageParcel:
 
     def singles(self) -> list[Parcel]:
         """Return a parcel for each message."""
-        return [MessageParcel([one]) for one in self.messages]
+        return [MessageParcel([message]) for message in self.messages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +427,7 @@ class EncodedParcel:
 
 
 def make_parcels(some: Any, options: SinkOptions, keys: str, row: int) -> list[Parcel]:
-    """Return what sends the rows of a slice of an Arrow batch.
+    """Return the parcels that send the rows of a slice of an Arrow batch.
 
     Args:
         keys: unique keys of the rows, see `unique_keys`.
@@ -437,7 +437,7 @@ def make_parcels(some: Any, options: SinkOptions, keys: str, row: int) -> list[P
     """
     encoded = encode(some, options, keys)
     if encoded is not None:
-        return [EncodedParcel(one) for one in encoded]
+        return [EncodedParcel(encoded_request) for encoded_request in encoded]
     messages: list[Keyed] = []
     for number, values in enumerate(_rows(some)):
         key = values.get("uniqueKey") or keys[number * KEY_CHARACTERS : (number + 1) * KEY_CHARACTERS]
@@ -460,7 +460,7 @@ class _Sender:
         self.unsafe = 0
 
     def send(self, parcels: Sequence[Parcel]) -> None:
-        """Begin to send parcels when those of the last call are acknowledged. Raises as `flush`, about these."""
+        """Wait until the parcels of the last call are acknowledged, then begin to send; raises as `flush`."""
         self.flush()
         self._sending = self._thread.begin(self._send(parcels))
 
@@ -486,27 +486,27 @@ class _Sender:
         while running:
             await _finish_one(running, failed)
         if failed:
-            first, error = next((one for one in failed if not one[1].retriable), failed[0])
+            first, error = next((failure for failure in failed if not failure[1].retriable), failed[0])
             topic, key = first.first
             raise type(error)(
-                f"{sum(one.count for one, _ in failed)} messages are not acknowledged, the first to {topic} "
+                f"{sum(part.count for part, _ in failed)} messages are not acknowledged, the first to {topic} "
                 f"with key {key}: {error}"
             ) from error
 
     async def _deliver(self, parcel: Parcel) -> list[Failure]:
-        """Send a parcel until it is acknowledged; returns what is not, because it is refused or the time is over."""
+        """Send a parcel until it is acknowledged; returns the parts that are refused or not acknowledged in time."""
         until = time.monotonic() + self._options.timeout_ms / 1000
         waiting = [parcel]
         while True:
             outcomes = await asyncio.gather(*map(self._attempt, waiting))
-            failed = [one for outcome in outcomes for one in outcome]
+            failed = [failure for outcome in outcomes for failure in outcome]
             if not all(error.retriable for _, error in failed) or not failed or time.monotonic() >= until:
                 return failed
-            waiting = [one for one, _ in failed]
+            waiting = [part for part, _ in failed]
             await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _attempt(self, parcel: Parcel) -> list[Failure]:
-        """Send a parcel once; returns what is not acknowledged, with the error.
+        """Send a parcel once; returns the parts that are not acknowledged, with their errors.
 
         Errors are returned and not raised, so that the other messages are awaited.
         """
@@ -518,7 +518,7 @@ class _Sender:
             # Nothing is stored: sent one by one, the message that is refused is named.
             outcomes = await asyncio.gather(*map(self._attempt, parcel.singles()))
             return [failed for outcome in outcomes for failed in outcome]
-        statuses = [one.status for found in results for one in (found if isinstance(found, list) else [found])]
+        statuses = [result.status for found in results for result in (found if isinstance(found, list) else [found])]
         unsafe = [number for number, status in enumerate(statuses) if status is not SendStatus.SEND_OK]
         if not unsafe:
             return []

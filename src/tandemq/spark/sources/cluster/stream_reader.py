@@ -1,4 +1,4 @@
-"""Reader of streaming queries on a cluster: polls, offsets of micro-batches, and what is gone meanwhile.
+"""Reader of streaming queries on a cluster: polls, offsets of micro-batches, queues and topics that disappear.
 
 A streaming query looks up topics, queues and broker groups at every trigger. A new queue is added to its offsets at the
 queue's first message and is read from the next micro-batch on, so that a repeated batch reads the same messages. For
@@ -150,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._batch_s = time.monotonic()
             identity = self._identify(before, identity, now, offsets, others, renews=is_due)
         self._checked, self._layout, self._epochs = after, now.layout, now.epochs
-        gone |= _without({queue: at for queue, at in before.offsets.items() if queue not in kept}, others)
+        gone |= _without({queue: offset for queue, offset in before.offsets.items() if queue not in kept}, others)
         return after.to_json() | identity.to_json() | write_gone(gone, offsets)
 
     # Identity of topics.
@@ -161,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._identity_s is None or time.monotonic() - self._identity_s >= IDENTITY_S:
             return True
         return any(queue in now.ends for queue in gone) or any(
-            queue not in now.ends or now.ends[queue].offset < at for queue, at in before.offsets.items()
+            queue not in now.ends or now.ends[queue].offset < offset for queue, offset in before.offsets.items()
         )
 
     def _check_identity(
@@ -184,22 +184,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lambda _routes: find_others(now.layout, now.ends, now.epochs, identity, position, gone, read_from)
         )
         parts = {part_of(queue) for queue in position.offsets}
-        for one in others:
-            what = f"{one.topic} on {one.broker_name} is not the topic that was read"
-            if (one.topic, one.broker_name) in parts:
+        for other in others:
+            what = f"{other.topic} on {other.broker_name} is not the topic that was read"
+            if (other.topic, other.broker_name) in parts:
                 self._reader.report_loss(
                     f"{what}: it was deleted and created again, or its log truncated, or the checkpoint is of another "
-                    f"cluster: {one.why}"
+                    f"cluster: {other.why}"
                 )
             else:
-                log.warning("%s, and was gone: it is read from its start: %s", what, one.why)
+                log.warning("%s, and was gone: it is read from its start: %s", what, other.why)
         self._identity_s = time.monotonic()
-        return {(one.topic, one.broker_name) for one in others}
+        return {(other.topic, other.broker_name) for other in others}
 
     def _restarted(
         self, before: Position, now: _ClusterState, others: Collection[TopicPart]
     ) -> dict[MessageQueue, int]:
-        """Return the starts of the queues of topics that are not the ones that were read: nothing of them was read."""
+        """Return the start offsets of the queues of topics that were replaced since the query read them."""
         queues = tuple(queue for queue in before.offsets if part_of(queue) in others and queue in now.ends)
         return self._find_starts(now, queues)
 
@@ -214,14 +214,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         renews: bool,
     ) -> Identity:
         """Return the identity of a new position: witnesses where there is none yet, or newer ones of all topics."""
-        witnesses = {part: one for part, one in identity.witnesses.items() if part not in others}
-        last: dict[TopicPart, MessageQueue] = {}
+        witnesses = {part: witness for part, witness in identity.witnesses.items() if part not in others}
+        renewed: dict[TopicPart, MessageQueue] = {}
         for queue, offset in offsets.items():
             part = part_of(queue)
             if offset > before.offsets.get(queue, offset) and (renews or part not in witnesses):
-                last.setdefault(part, queue)
+                renewed.setdefault(part, queue)
         read_from = self._reader.options.read_from
-        ends = {queue: offsets[queue] for queue in last.values()}
+        ends = {queue: offsets[queue] for queue in renewed.values()}
         found = self._reader.run(lambda _routes: find_witnesses(now.layout, ends, read_from))
         names = {queue.broker_name for queue in offsets}
         clusters = {name: cluster for name, cluster in now.layout.clusters.items() if name in names}
@@ -230,7 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Ends of queues.
 
     def _kept(self, before: Position, now: _ClusterState, others: Collection[TopicPart]) -> dict[MessageQueue, int]:
-        """Return the offsets of the queues that are not gone. Those that are gone are reported as loss."""
+        """Return the offsets of the queues that still exist; queues that are gone are reported as loss."""
         kept = dict(before.offsets)
         for queue, why in now.missing.gone.items():
             if part_of(queue) not in others:
@@ -297,7 +297,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest
 
     def _note_latest(self, now: _ClusterState, reached: Mapping[MessageQueue, int]) -> None:
-        """Keep what `reportLatestOffset` returns. `reached`: the end of the micro-batch."""
+        """Keep the result of `reportLatestOffset`. `reached`: the end of the micro-batch."""
         read_from = self._reader.options.read_from
         backlog = self._reader.run(lambda _routes: find_backlog(now.layout, now.ends, reached, read_from))
         latest = Position({queue: end.offset for queue, end in now.ends.items()}, _numbers(now.epochs))
@@ -320,17 +320,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             layout, epochs = now.layout, now.epochs
             others = self._check_identity(after, read_gone(end), Identity.of(end), now)
             self._reader.check_history(after, layout, epochs)
-            ranges = [one for one in ranges if part_of(one.queue) not in others]
+            ranges = [queue_range for queue_range in ranges if part_of(queue_range.queue) not in others]
             gone = dict(now.missing.gone)
         gone |= {
-            one.queue: "is gone: its brokers left" for one in ranges if one.queue.broker_name not in layout.members
+            queue_range.queue: "is gone: its brokers left"
+            for queue_range in ranges
+            if queue_range.queue.broker_name not in layout.members
         }
-        for one in ranges:
-            if one.queue in gone:
+        for queue_range in ranges:
+            if queue_range.queue in gone:
                 self._reader.report_loss(
-                    f"{queue_name(one.queue)} {gone[one.queue]}, with offsets {one.start} to {one.end - 1}"
+                    f"{queue_name(queue_range.queue)} {gone[queue_range.queue]}, "
+                    f"with offsets {queue_range.start} to {queue_range.end - 1}"
                 )
-        return self._reader.tasks([one for one in ranges if one.queue not in gone], layout, epochs)
+        return self._reader.tasks(
+            [queue_range for queue_range in ranges if queue_range.queue not in gone], layout, epochs
+        )
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Yield the messages of a task, as `SourceQuery.read_task`."""
@@ -347,7 +352,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Commit the query's offsets under the option `commitGroup`, except those of queues that are gone or away. An
         error does not stop the query."""
         group, present = self._reader.options.commit_group, self._present
-        offsets = {queue: at for queue, at in position.offsets.items() if present is None or queue in present}
+        offsets = {queue: offset for queue, offset in position.offsets.items() if present is None or queue in present}
         before, self._committed = self._committed, Position(offsets)
         done = before.offsets if before is not None else {}
         changed = {queue: offset for queue, offset in offsets.items() if done.get(queue) != offset}
@@ -369,7 +374,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _without(offsets: Mapping[MessageQueue, int], parts: Collection[TopicPart]) -> dict[MessageQueue, int]:
-    return {queue: at for queue, at in offsets.items() if part_of(queue) not in parts}
+    return {queue: offset for queue, offset in offsets.items() if part_of(queue) not in parts}
 
 
 def _unknown(topics: Sequence[str]) -> str:

@@ -67,8 +67,8 @@ class LogFiles:
     def file_end(self, log_offset: int) -> int:
         """Return the end of the bytes of the file that a log offset belongs to; the file's start if it is missing."""
         start = log_offset - log_offset % self.segment_bytes
-        at = bisect_left(self.starts, start)
-        if at == len(self.starts) or self.starts[at] != start:
+        index = bisect_left(self.starts, start)
+        if index == len(self.starts) or self.starts[index] != start:
             return start
         return start + dict(self.short).get(start, self.segment_bytes)
 
@@ -93,8 +93,8 @@ class LogFiles:
 
     def epoch_at(self, log_offset: int) -> int:
         """Return the epoch of the byte at a log offset; 0 if the log has none."""
-        at = bisect_right([start for _, start in self.epochs], log_offset)
-        return self.epochs[at - 1][0] if at else 0
+        index = bisect_right([start for _, start in self.epochs], log_offset)
+        return self.epochs[index - 1][0] if index else 0
 
 
 def open_log(place: Place, broker_name: str | None = None) -> LogFiles:
@@ -114,7 +114,7 @@ def open_log(place: Place, broker_name: str | None = None) -> LogFiles:
     if not found and not (directory.is_local and directory.path.is_dir()):
         directory = root
         found = _log_files(directory)
-    sizes = {one.name: one.size for one in found}
+    sizes = {file.name: file.size for file in found}
     names = sorted(sizes)
     if not names:
         raise StoreDamaged(
@@ -129,14 +129,14 @@ def open_log(place: Place, broker_name: str | None = None) -> LogFiles:
                 hint="all files of a log have one size, but for the one that was cut off; put back a whole one",
             )
     epochs: EpochTable = load_epochs(cast(Disk, StoreFiles(root)))
-    changed_s = 0.0 if root.is_local else max(one.changed_s for one in found)
+    changed_s = 0.0 if root.is_local else max(file.changed_s for file in found)
     short = tuple((int(name), sizes[name]) for name in names if sizes[name] < size)
     return LogFiles(root, directory, broker_name or root.name, size, starts, tuple(epochs), changed_s, short)
 
 
 def _log_files(directory: Location) -> list[FileEntry]:
     """Return the log files in a directory; empty ones are left out."""
-    return [one for one in directory.files() if one.size and one.name.isdigit() and len(one.name) == NAME_DIGITS]
+    return [file for file in directory.files() if file.size and file.name.isdigit() and len(file.name) == NAME_DIGITS]
 
 
 class StoreFiles:

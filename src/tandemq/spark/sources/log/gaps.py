@@ -1,4 +1,4 @@
-"""Bytes that a log should have and its files have not: gaps between them, and what the store says about its two ends.
+"""Bytes that a log should have and its files lack: gaps between files, and losses at both ends by the store's notes.
 
     between   a file is missing, or shorter than the others
     end       the last file was cut off, or the log ends before the offset up to which its broker had stored it
@@ -46,16 +46,16 @@ def log_bounds(files: LogFiles) -> LogBounds:
 
 def gaps_between(files: LogFiles, start: int, end: int) -> Iterator[Gap]:
     """Yield the gaps in `[start, end)`, one per file, or per series of missing ones; `end` may be behind the files."""
-    at = start
-    while (at := files.gap_after(at)) < end:
-        first = at - at % files.segment_bytes
-        if files.file_end(at) > first:
+    gap_start = start
+    while (gap_start := files.gap_after(gap_start)) < end:
+        first = gap_start - gap_start % files.segment_bytes
+        if files.file_end(gap_start) > first:
             following = first + files.segment_bytes
         else:
-            following = next((one for one in files.starts if one > at), end)
+            following = next((file_start for file_start in files.starts if file_start > gap_start), end)
         stop = min(following, end)
-        yield Gap(at, stop, describe_gap(files, at, stop))
-        at = stop
+        yield Gap(gap_start, stop, describe_gap(files, gap_start, stop))
+        gap_start = stop
 
 
 def describe_gap(files: LogFiles, start: int, end: int) -> str:
@@ -76,8 +76,8 @@ def stored_end(files: LogFiles) -> int:
 
 
 def gaps_behind(read: LogFileReader, end: int, stored: int) -> Iterator[Gap]:
-    """Yield what is missing at the end of a log: the rest of a last file that was cut off, and what is behind the last
-    record according to the marks. Both may name the same bytes.
+    """Yield the gaps at the end of a log: the rest of a last file that was truncated, and the bytes between the last
+    record and the end according to the marks. Both may name the same bytes.
 
     Args:
         end: as `log_end`.
@@ -96,7 +96,7 @@ def gaps_behind(read: LogFileReader, end: int, stored: int) -> Iterator[Gap]:
 
 
 def gaps_before(files: LogFiles) -> Iterator[Gap]:
-    """Yield what is missing before the start of a log, as far as consume queues of a local store show it."""
+    """Yield the gap before the start of a log, if consume queues of a local store show it."""
     if files.start == 0 or not files.store.is_local:
         return
     queues = files.store.path.glob("consumequeue/*/*")
@@ -109,7 +109,7 @@ def gaps_before(files: LogFiles) -> Iterator[Gap]:
 def _outdated_file(queue: Path, log_start: int) -> tuple[int, str] | None:
     """Return the first log offset in the first file of a queue, and the file's path, if all of its records are before
     the start of the log and other files follow: brokers delete such files together with the log's."""
-    files = sorted(one for one in queue.glob("*") if one.name.isdigit())
+    files = sorted(file for file in queue.glob("*") if file.name.isdigit())
     if len(files) < 2:
         return None
     try:
@@ -119,7 +119,7 @@ def _outdated_file(queue: Path, log_start: int) -> tuple[int, str] | None:
     if len(data) < QUEUE_ENTRY_BYTES:
         return None
     (first, first_size, _), (last, last_size, _) = (
-        QUEUE_ENTRY.unpack_from(data, at) for at in (0, len(data) - QUEUE_ENTRY_BYTES)
+        QUEUE_ENTRY.unpack_from(data, position) for position in (0, len(data) - QUEUE_ENTRY_BYTES)
     )
     is_outdated = first_size > 0 and last_size > 0 and first <= last < log_start
     return (first, str(files[0])) if is_outdated else None

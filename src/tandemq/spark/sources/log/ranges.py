@@ -99,18 +99,18 @@ class DecodeOptions:
 def split(files: LogFiles, start: int, end: int, range_bytes: int = RANGE_BYTES) -> list[LogRange]:
     """Split `[start, end)` of a log into ranges, leaving out its gaps; `start` is a record boundary."""
     ranges = []
-    at = start
-    while at < end:
-        file_end = files.file_end(at)
-        if file_end <= at:
-            at += files.segment_bytes - at % files.segment_bytes
+    position = start
+    while position < end:
+        file_end = files.file_end(position)
+        if file_end <= position:
+            position += files.segment_bytes - position % files.segment_bytes
             continue
-        stop = min(at + range_bytes, file_end, end)
+        stop = min(position + range_bytes, file_end, end)
         if file_end - stop < range_bytes // 4:
             stop = min(file_end, end)
-        starts_at_record = at == start or at % files.segment_bytes == 0
-        ranges.append(LogRange(at, stop, starts_at_record, checks_end=stop < min(end, file_end), log_end=end))
-        at = stop
+        starts_at_record = position == start or position % files.segment_bytes == 0
+        ranges.append(LogRange(position, stop, starts_at_record, checks_end=stop < min(end, file_end), log_end=end))
+        position = stop
     return ranges
 
 
@@ -218,8 +218,8 @@ class LogRangeReader:
         yield self._to_columns(rows)
 
     def _irregular(self, position: int, log_end: int) -> tuple[int | None, list[Rows]]:
-        """Read what cannot be decoded column by column: one record, a blank, or damage. Returns the next position (None
-        at the end of the log) and the rows."""
+        """Read one record alone, a blank, or damage. Returns the next position (None at the end of the log) and the
+        rows."""
         found = self._inspect(position)
         if found.fault is None:
             row = self._single(found.data, position) if found.data else None
@@ -264,11 +264,11 @@ class LogRangeReader:
         if not self._reading.keeps_damage:
             return []
         found = []
-        for at in range(start, end, DAMAGE_BYTES_MAX):
-            data = self._bytes(at, min(end, at + DAMAGE_BYTES_MAX))
-            row: dict[str, Any] = {"commitLogOffset": at, "size": len(data), "body": data, "verdict": fault}
+        for position in range(start, end, DAMAGE_BYTES_MAX):
+            data = self._bytes(position, min(end, position + DAMAGE_BYTES_MAX))
+            row: dict[str, Any] = {"commitLogOffset": position, "size": len(data), "body": data, "verdict": fault}
             record = parse_record(data, 0, len(data)) if len(data) >= RECORD_BYTES_MIN else ""
-            if not isinstance(record, str) and at == start and record.size == end - start:
+            if not isinstance(record, str) and position == start and record.size == end - start:
                 row = self._fields(data, record) | row
             found.append(row)
         return [self._to_columns(found)]

@@ -65,11 +65,11 @@ class LocalSegment:
 
     def written_end(self) -> int:
         """As in `SegmentFile`, according to the file system's holes."""
-        at = end = 0
+        start = end = 0
         try:
             while True:
-                at = os.lseek(self._descriptor, end, os.SEEK_DATA)
-                end = os.lseek(self._descriptor, at, os.SEEK_HOLE)
+                start = os.lseek(self._descriptor, end, os.SEEK_DATA)
+                end = os.lseek(self._descriptor, start, os.SEEK_HOLE)
         except OSError:
             return end
 

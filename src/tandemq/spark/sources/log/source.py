@@ -227,7 +227,7 @@ def _as_kafka(rows: Rows, names: Sequence[str]) -> Rows:
     if "key" in columns:
         key = columns["key"]
         columns["key"] = (
-            [None if one is None else one.encode() for one in key] if isinstance(key, list) else key.cast("binary")
+            [None if text is None else text.encode() for text in key] if isinstance(key, list) else key.cast("binary")
         )
     if "timestampType" in names:
         columns["timestampType"] = [0] * count
@@ -250,7 +250,7 @@ class LogBatchReader(_Query, DataSourceReader):
         stop = self._resolve(files, self._options.end, end)
         for gap in (*gaps_between(files, start, stop), *behind):
             self._lost_range(*gap)
-        return [LogPartition([one]) for one in split(files, start, stop, self._options.range_bytes)]
+        return [LogPartition([piece]) for piece in split(files, start, stop, self._options.range_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of one task as Arrow batches."""
@@ -258,7 +258,7 @@ class LogBatchReader(_Query, DataSourceReader):
 
 
 class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of a streaming query: the existing log, then what is appended to it."""
+    """Reader of a streaming query: the existing log, then the appended records."""
 
     def __init__(self, options: LogOptions, schema: StructType) -> None:
         """Validate the columns; no file is opened yet."""
@@ -267,7 +267,7 @@ class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         self._polled: LogFiles | None = None
         self._tail = b""
         self._behind: list[Gap] = []
-        """What was missing at the end of the log at the last poll."""
+        """Bytes missing at the end of the log at the last poll."""
         self._reported: list[Gap] = []
         self._reported_end: int | None = None
         self._target: int | None = None
@@ -342,24 +342,24 @@ class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         self._is_beginning = False  # a first batch is repeated
         files = self._open()
         begin, stop = parse_position(batch_start(start, end), files.broker_name), parse_position(end, files.broker_name)
-        at = begin.log_offset
-        if at > files.start and files.epoch_at(at - 1) != begin.epoch:
+        log_offset = begin.log_offset
+        if log_offset > files.start and files.epoch_at(log_offset - 1) != begin.epoch:
             self._report_rewritten(
-                f"the bytes before log offset {at} belonged to epoch {begin.epoch}, and now belong to "
-                f"epoch {files.epoch_at(at - 1)}"
+                f"the bytes before log offset {log_offset} belonged to epoch {begin.epoch}, and now belong to "
+                f"epoch {files.epoch_at(log_offset - 1)}"
             )
-        if at < files.start:
-            self._lost(f"log offsets [{at}, {files.start}) are gone")
-            at = files.start
+        if log_offset < files.start:
+            self._lost(f"log offsets [{log_offset}, {files.start}) are gone")
+            log_offset = files.start
         if stop.log_offset > files.capacity_end:
             self._report_rewritten(f"log offsets [{files.capacity_end}, {stop.log_offset}) no longer exist")
         end_at = min(stop.log_offset, files.capacity_end)
-        for gap in gaps_between(files, at, end_at):
+        for gap in gaps_between(files, log_offset, end_at):
             self._lost_range(*gap)
-        ranges = split(files, at, end_at, self._options.range_bytes)
-        if sum(one.end - one.start for one in ranges) <= self._options.range_bytes:
+        ranges = split(files, log_offset, end_at, self._options.range_bytes)
+        if sum(piece.end - piece.start for piece in ranges) <= self._options.range_bytes:
             return [LogPartition(ranges)] if ranges else []
-        return [LogPartition([one]) for one in ranges]
+        return [LogPartition([piece]) for piece in ranges]
 
     def _report_rewritten(self, what: str) -> None:
         if self._options.fails_on_loss:

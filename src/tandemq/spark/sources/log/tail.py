@@ -23,15 +23,15 @@ def tail_checksum(read: LogFileReader, end: int) -> int:
     Cost: reads some 64 KiB, more if there is damage or a larger record.
     """
     size = read.files.segment_bytes
-    last, position = UNKNOWN, _begin(read, end, size)
+    checksum, position = UNKNOWN, _begin(read, end, size)
     while position is not None:
         walker = Walker(read, size, position)
         for record, window, at in walker.records():
             if record.log_offset >= end:
-                return last
-            last = zlib.crc32(window[at : at + record.size])
+                return checksum
+            checksum = zlib.crc32(window[at : at + record.size])
         position = find_next_record(read, walker.position + 1, end, size)
-    return last
+    return checksum
 
 
 def is_boundary(read: LogFileReader, offset: int) -> bool:
