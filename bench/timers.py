@@ -79,7 +79,7 @@ def measure(path: Path, messages: int, random: Random) -> None:
     broker = restarted(path, broker)
     before = tracemalloc.get_traced_memory()[0]
     read(broker)
-    table = broker.node.features.one(TimedMessages).table
+    table = broker.node.features.find(TimedMessages).table
     assert table is not None
     print(f"index of {len(table):,} messages: {(tracemalloc.get_traced_memory()[0] - before) / len(table):.1f} B each")
     tracemalloc.stop()
@@ -88,12 +88,12 @@ def measure(path: Path, messages: int, random: Random) -> None:
     cost = Cost("read by a new master", len(table))
     read(broker)
     cost.show()
-    table = broker.node.features.one(TimedMessages).table
+    table = broker.node.features.find(TimedMessages).table
     assert table is not None
     waiting = len(table)
     pass_time(broker, DUE_S * 1_000)
     cost = Cost("deliver messages due at once", messages)
-    while broker.node.features.one(TimedMessages).behind_ms(broker.now) or len(table) > waiting - messages:
+    while broker.node.features.find(TimedMessages).behind_ms(broker.now) or len(table) > waiting - messages:
         broker.turn([])
     cost.show()
     apart = len(table)
@@ -106,7 +106,7 @@ def measure(path: Path, messages: int, random: Random) -> None:
 
 def read(broker: _Driven) -> None:
     """Let a new master read its timed messages."""
-    while broker.node.features.one(TimedMessages).table is None:
+    while broker.node.features.find(TimedMessages).table is None:
         broker.turn([])
 
 

@@ -23,7 +23,7 @@ def judge_derived(host: Host, records: Sequence[LoggedMessage], log_start: int) 
         Violation: I9, or I5: queue offsets in the log have a gap.
     """
     assert host.broker is not None, "it runs"
-    corrected = host.broker.features.one(Scrubber).entries.rebuilt
+    corrected = host.broker.features.find(Scrubber).entries.rebuilt
     if corrected and not host.flips:
         raise Violation("I9", f"{host.name}: {corrected} queue entries were wrong before the scrubber met them")
     _judge_queues(host, _expected_entries(host, records), log_start)

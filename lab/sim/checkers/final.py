@@ -128,10 +128,10 @@ class FinalChecks:
             if slave.broker.store.log.written_end != end:
                 return f"{slave.name} has its log up to {slave.broker.store.log.written_end}, its master up to {end}"
         for level in range(len(DELAYS_US)):
-            if not master.broker.features.one(DelayedMessages).is_drained(level + 1):
+            if not master.broker.features.find(DelayedMessages).is_drained(level + 1):
                 return f"{master.name}: messages of delay level {level + 1} wait"
         if (TIMER_TOPIC, 0) in master.broker.store.queues:
-            table = master.broker.features.one(TimedMessages).table
+            table = master.broker.features.find(TimedMessages).table
             first_ms = None if table is None else table.first()
             # After a clock went back a message rightly waits longer than the run lasts.
             if table is None or (first_ms is not None and first_ms < master.machine.now().wall_ms):
@@ -229,13 +229,13 @@ class FinalChecks:
         for group in self._cluster.plan.groups:
             master, *slaves = self._cluster.members(group)
             assert master.broker is not None, "it runs"
-            table = master.broker.features.one(Transactions).table
+            table = master.broker.features.find(Transactions).table
             if table is None:
                 return f"{master.name} has not read its open transactions"
             if len(table):
                 return f"{master.name} has {len(table)} open transactions: {list(table.entries.items())[:3]}"
             for slave in slaves:
-                if slave.broker is not None and slave.broker.features.one(Transactions).table is not None:
+                if slave.broker is not None and slave.broker.features.find(Transactions).table is not None:
                     return f"{slave.name} is no master and has open transactions"
         return ""
 

@@ -95,9 +95,9 @@ class Broker:
 
         self.store, self.topics, self.groups, self.offsets = kernel.store, kernel.topics, kernel.groups, kernel.offsets
         self.clients, self.links, self._turn = kernel.clients, kernel.links, kernel.turn
-        self.replication = features.one(Replication)
-        self.registration = features.one(Registration)
-        self.send, self.pull, self.puts = features.one(SendPath), features.one(PullPath), kernel.puts
+        self.replication = features.find(Replication)
+        self.registration = features.find(Registration)
+        self.send, self.pull, self.puts = features.find(SendPath), features.find(PullPath), kernel.puts
         self._peers, self._saver, self._schedule = kernel.peers, kernel.saver, kernel.schedule
         self._budget = TurnBudget(outbox)
         self._dispatcher = Dispatcher(kernel, self.send, self.pull)

@@ -46,8 +46,8 @@ class Dispatcher:
         self._sends = sends
         self._pulls = pulls
         self._requests = kernel.features.requests
-        self._housekeeping = kernel.features.one(Housekeeping)
-        self._acknowledgements = kernel.features.one(Acknowledgements)
+        self._housekeeping = kernel.features.find(Housekeeping)
+        self._acknowledgements = kernel.features.find(Acknowledgements)
         self._client_calls = kernel.client_calls
         self._saver = kernel.saver
         self._turn = kernel.turn

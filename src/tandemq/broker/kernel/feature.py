@@ -194,7 +194,7 @@ class Features:
                 for number, request in self.requests.items():
                     self.requests[number] = feature.wrap(RequestCode(number), request)
 
-    def one(self, kind: type[FeatureT]) -> FeatureT:
+    def find(self, kind: type[FeatureT]) -> FeatureT:
         """Return the only feature that offers an interface, or is of a class; it has to be added before."""
         (found,) = (feature for feature in self.all if isinstance(feature, kind))
         return found

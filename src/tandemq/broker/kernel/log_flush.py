@@ -21,7 +21,7 @@ class LogFlush(Feature):
         """Begin to sync every `flushIntervalCommitLog`."""
         self._store = kernel.store
         self._puts = kernel.puts
-        self._acknowledgements = kernel.features.one(Acknowledgements)
+        self._acknowledgements = kernel.features.find(Acknowledgements)
         self._turn = kernel.turn
         self._is_syncing = False
         self.adopt_config(kernel.current.config)

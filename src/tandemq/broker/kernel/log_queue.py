@@ -179,7 +179,7 @@ class DamagedEntries:
     def __init__(self, kernel: Kernel, source: str) -> None:
         """`source`: the part that reads the messages, such as `A_DELAY`."""
         self._damages = kernel.damages
-        self._verification = kernel.features.one(Verification)
+        self._verification = kernel.features.find(Verification)
         self._source = source
 
     @property

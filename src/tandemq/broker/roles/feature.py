@@ -40,6 +40,6 @@ def first_role(kernel: Kernel, now: Now) -> BrokerRole:
         kernel.disk,
         kernel.saver,
         has_messages=kernel.store.log.written_end > 0,
-        may_have_lost=kernel.recovered.may_have_lost or kernel.features.one(Replication).awaits_tail,
+        may_have_lost=kernel.recovered.may_have_lost or kernel.features.find(Replication).awaits_tail,
     )
     return RegistryRole(kernel, registry, journal, static)

@@ -22,7 +22,7 @@ class Readiness(Feature):
         """`role` returns the role, if a registry decides it."""
         self._store = kernel.store
         self._puts = kernel.puts
-        self._replication = kernel.features.one(Replication)
+        self._replication = kernel.features.find(Replication)
         self._role = role
         self._turn = kernel.turn
 

@@ -81,16 +81,16 @@ class RegistryRole:
             static: the role that mode `static` falls back to.
         """
         self._store = kernel.store
-        self._replication = kernel.features.one(Replication)
+        self._replication = kernel.features.find(Replication)
         self.registry = registry
         self._journal = journal
         self._stream = self._replication.stream
-        self._barrier = kernel.features.one(OffsetBarrier)
+        self._barrier = kernel.features.find(OffsetBarrier)
         self._handover = OffsetHandover(kernel)
         self._clients = kernel.clients
         self._links = kernel.links
         self._requests = kernel.features.requests
-        self._drop_waiting_sends = kernel.features.one(Acknowledgements).drop
+        self._drop_waiting_sends = kernel.features.find(Acknowledgements).drop
         """Gives waiting sends an unknown outcome."""
         self._static = static
         self._current = kernel.current

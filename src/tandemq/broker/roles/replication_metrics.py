@@ -52,7 +52,7 @@ class ReplicationMetrics(Feature):
     def __init__(self, kernel: Kernel, role: RegistryRoleOf) -> None:
         """`role` returns the role, if a registry decides it."""
         self._store = kernel.store
-        self._replication = kernel.features.one(Replication)
+        self._replication = kernel.features.find(Replication)
         self._role = role
         self._turn = kernel.turn
         self._current = kernel.current

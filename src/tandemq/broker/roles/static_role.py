@@ -18,7 +18,7 @@ class StaticRole:
 
     def __init__(self, kernel: Kernel) -> None:
         """Replication begins by `begin`."""
-        self._replication = kernel.features.one(Replication)
+        self._replication = kernel.features.find(Replication)
         self._current = kernel.current
         self._config: BrokerConfig | None = None
         """The settings that the verdict was computed from."""

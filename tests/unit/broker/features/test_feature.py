@@ -40,12 +40,12 @@ def test_table_of_a_feature_reaches_a_slave_that_polls_and_one_that_is_streamed_
     pair.tell_master(pair.slave)
     pair.master.ask(visits.CODE)
     pair.pass_time(10_000)
-    assert pair.slave.node.features.one(visits.Visits).count == 1
+    assert pair.slave.node.features.find(visits.Visits).count == 1
 
     group = RegistryGroup(tmp_path / "group", Mode.ELECT)
     group.brokers[0].ask(visits.CODE)
     group.pass_time(1_000)
-    assert [broker.node.features.one(visits.Visits).count for broker in group.brokers.values()] == [1, 1]
+    assert [broker.node.features.find(visits.Visits).count for broker in group.brokers.values()] == [1, 1]
 
 
 def test_two_features_for_one_code_are_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

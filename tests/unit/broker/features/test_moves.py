@@ -46,10 +46,10 @@ def delivered(seed: int, **changes: Any) -> tuple[dict[str, bytes | None], int]:
         if random.random() < 0.02:
             broker.pass_time(random.randrange(3_000))
     broker.pass_time(30_000)
-    assert all(broker.node.features.one(DelayedMessages).is_drained(level) for level in range(1, 4))
-    assert not broker.node.features.one(TimedMessages).table
-    count = broker.node.features.one(DelayedMessages).delivered + sum(
-        broker.node.features.one(TimedMessages).metrics.dequeued_total.values()
+    assert all(broker.node.features.find(DelayedMessages).is_drained(level) for level in range(1, 4))
+    assert not broker.node.features.find(TimedMessages).table
+    count = broker.node.features.find(DelayedMessages).delivered + sum(
+        broker.node.features.find(TimedMessages).metrics.dequeued_total.values()
     )
     broker.node.close()
     return {path: disk.read(path) for path in disk.paths() if path.startswith(FILES)}, count

@@ -9,13 +9,13 @@ from tests.unit.broker.harness import Harness
 
 def open_transactions(broker: Harness) -> OpenTransactions:
     """Return the open transactions, which a master has read."""
-    table = broker.node.features.one(Transactions).table
+    table = broker.node.features.find(Transactions).table
     assert table is not None, "not a master, or not read yet"
     return table
 
 
 def pending_timers(broker: Harness) -> PendingTimers:
     """Return the timed messages that wait, which a master has read."""
-    table = broker.node.features.one(TimedMessages).table
+    table = broker.node.features.find(TimedMessages).table
     assert table is not None, "not a master, or not read yet"
     return table

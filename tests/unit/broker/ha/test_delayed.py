@@ -83,13 +83,13 @@ def test_damaged_delayed_message_waits_alone_while_the_replica_is_down(
     group.send(b"retried", DELAY="2")
     group.pass_time(LEVEL_2_MS + 500)
     assert bodies(group.master) == [*rest, b"retried"]
-    assert not group.master.node.features.one(DelayedMessages).is_drained(2)
+    assert not group.master.node.features.find(DelayedMessages).is_drained(2)
     said = [record for record in caplog.records if "delay: level 2 has messages that wait" in record.getMessage()]
     assert 3 <= len(said) <= 5, "once a minute"
     group.refuses = False
     group.pass_time(30_000)
     assert bodies(group.master) == [*rest, b"retried", *wanted(3)]
-    assert group.master.node.features.one(DelayedMessages).is_drained(2)
+    assert group.master.node.features.find(DelayedMessages).is_drained(2)
     group.assert_same_logs()
 
 
@@ -102,7 +102,7 @@ def test_messages_that_wait_apart_are_kept_over_a_restart_and_delivered_once(tmp
         flip(paths(group)["master"], at + 300)
     read_from_disk(group.master)
     group.pass_time(10_000)
-    assert group.master.node.features.one(DelayedMessages).progress[2] == LevelProgress(10, (3, 6))
+    assert group.master.node.features.find(DelayedMessages).progress[2] == LevelProgress(10, (3, 6))
     rest = wanted(0, 1, 2, 4, 5, 7, 8, 9)
     assert bodies(group.master) == rest
     group.pass_time(20_000)
@@ -124,10 +124,10 @@ def test_retention_keeps_the_log_of_a_message_that_waits_apart(tmp_path: Path) -
     flip(paths(group)["master"], at + 300)
     read_from_disk(group.master)
     group.pass_time(10_000)
-    assert group.master.node.features.one(DelayedMessages).keeps_log_from() == at
+    assert group.master.node.features.find(DelayedMessages).keeps_log_from() == at
     group.refuses = False
     group.pass_time(30_000)
-    assert group.master.node.features.one(DelayedMessages).keeps_log_from() is None
+    assert group.master.node.features.find(DelayedMessages).keeps_log_from() is None
 
 
 def test_level_with_too_many_damaged_messages_waits_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_level_with_too_many_damaged_messages_waits_as_a_whole(tmp_path: Path, m
         flip(paths(group)["master"], at + 300)
     read_from_disk(group.master)
     group.pass_time(10_000)
-    assert group.master.node.features.one(DelayedMessages).progress[2] == LevelProgress(5, (1, 3))
+    assert group.master.node.features.find(DelayedMessages).progress[2] == LevelProgress(5, (1, 3))
     group.refuses = False
     group.pass_time(30_000)
     assert sorted(bodies(group.master)) == wanted(*range(10))
@@ -154,7 +154,7 @@ def test_replica_that_becomes_the_master_delivers_what_the_old_one_could_not(tmp
     flip(paths(group)["master"], at + 300)
     read_from_disk(group.master)
     group.pass_time(10_000)
-    assert group.master.node.features.one(DelayedMessages).progress[2] == LevelProgress(10, (3,))
+    assert group.master.node.features.find(DelayedMessages).progress[2] == LevelProgress(10, (3,))
     for member in group.members:
         group.stop(member)
     successor = Harness(group.path / "slave1", segment_bytes=SEGMENT, now=group.now)
@@ -165,9 +165,9 @@ def test_replica_that_becomes_the_master_delivers_what_the_old_one_could_not(tmp
 def test_slave_takes_the_list_of_waiting_messages_and_delivers_only_those_as_master(tmp_path: Path) -> None:
     group = delayed(tmp_path)
     group.pass_time(30_000)
-    table = group.master.node.features.one(DelayedMessages).as_json() | {"waitingTable": {"2": [3]}}
+    table = group.master.node.features.find(DelayedMessages).as_json() | {"waitingTable": {"2": [3]}}
     group.stop(group.master)
-    group.slave.node.features.one(DelayedMessages).adopt_body(dumps_java(table))
+    group.slave.node.features.find(DelayedMessages).adopt_body(dumps_java(table))
     group.stop(group.slave, clean=True)
     successor = Harness(group.path / "slave1", segment_bytes=SEGMENT, now=group.now)
     successor.pass_time(5_000)
@@ -199,7 +199,7 @@ def test_unreadable_delayed_message_waits_until_it_can_be_read() -> None:
     broker.ask(RequestCode.TANDEM_SCRUB, {"begin": "true"})
     broker.pass_time(10_000)
     assert bodies(broker) == [b"late"]
-    assert broker.node.features.one(DelayedMessages).is_drained(1)
+    assert broker.node.features.find(DelayedMessages).is_drained(1)
 
 
 def test_wrong_queue_entry_of_a_delayed_message_is_corrected_and_the_message_delivered(tmp_path: Path) -> None:

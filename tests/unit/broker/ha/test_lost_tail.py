@@ -341,14 +341,14 @@ def test_delay_progress_beyond_the_end_is_set_to_it(tmp_path: Path) -> None:
     group = Group(tmp_path, slaves=0, role="ASYNC_MASTER")
     group.master.send("TopicA", b"late", DELAY="1")
     group.pass_time(20_000)
-    assert group.master.node.features.one(DelayedMessages).progress[1].offset == 1
+    assert group.master.node.features.find(DelayedMessages).progress[1].offset == 1
     group.stop(group.master, clean=True)
     delete_files(tmp_path / "master" / "commitlog")
     delete_files(tmp_path / "master" / "consumequeue")
     delete_files(tmp_path / "master" / "index")
     (tmp_path / "master" / "tandemq.marks").unlink()
     group.start_master()
-    assert group.master.node.features.one(DelayedMessages).progress[1].offset == 0
+    assert group.master.node.features.find(DelayedMessages).progress[1].offset == 0
     group.master.send("TopicA", b"again", DELAY="1")
     group.pass_time(20_000)
     found = group.master.pull("TopicA", 0)

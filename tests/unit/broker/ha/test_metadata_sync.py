@@ -171,12 +171,12 @@ def test_progress_of_delayed_messages_is_equal_on_both(tmp_path: Path) -> None:
     group.pass_time(20_000)
     wanted = {1: LevelProgress(2), 2: LevelProgress(1)}
     assert (
-        group.slave.node.features.one(DelayedMessages).progress
-        == group.master.node.features.one(DelayedMessages).progress
+        group.slave.node.features.find(DelayedMessages).progress
+        == group.master.node.features.find(DelayedMessages).progress
         == wanted
     )
     assert list((tmp_path / "slave1").rglob("delayOffset.json"))
-    assert group.slave.node.features.one(DelayedMessages).delivered == 0
+    assert group.slave.node.features.find(DelayedMessages).delivered == 0
 
 
 def test_counts_of_timed_messages_are_those_of_the_master_and_of_a_slave_that_becomes_one(tmp_path: Path) -> None:
@@ -191,10 +191,10 @@ def test_counts_of_timed_messages_are_those_of_the_master_and_of_a_slave_that_be
         table = json.loads(next((tmp_path / "slave1").rglob("timermetrics")).read_bytes())["timingCount"]
         return {topic: counted["count"] for topic, counted in table.items()}
 
-    assert group.slave.node.features.one(TimedMessages).metrics.by_topic() == file() == {"TopicA": 3}
+    assert group.slave.node.features.find(TimedMessages).metrics.by_topic() == file() == {"TopicA": 3}
     assert group.slave.json(RequestCode.GET_TIMER_METRICS)["timingCount"]["TopicA"]["count"] == 3
     group.pass_time(20_000)
-    assert group.slave.node.features.one(TimedMessages).metrics.by_topic() == file() == {"TopicA": 2}
+    assert group.slave.node.features.find(TimedMessages).metrics.by_topic() == file() == {"TopicA": 2}
     assert not list((tmp_path / "slave1").rglob("timercheck")), "it would mislead a Java broker without a wheel"
 
 
@@ -266,5 +266,5 @@ def test_invalid_tables_of_a_master_are_ignored(tmp_path: Path, body: bytes) -> 
     answer.body = body
     for table in group.slave.node.features.tables:
         upstream.metadata._on_answer("m", table, answer, group.now)
-    assert group.slave.node.features.one(TimedMessages).metrics.by_topic() == {}
+    assert group.slave.node.features.find(TimedMessages).metrics.by_topic() == {}
     assert group.send_and_settle() == OK

@@ -275,7 +275,7 @@ def test_damage_known_from_before_is_repaired_after_a_restart(tmp_path: Path, si
     at, size = places(member)[70]
     flip(paths(group)[side], at + 300)
     member.node.kernel.damages.add(at, at + size, "found by the run before", group.now.wall_ms)
-    member.node.features.one(Scrubber).save()
+    member.node.features.find(Scrubber).save()
     member.turn()
     restarted = group.restart_master() if side == "master" else group.restart_slave()
     assert len(state(restarted)["damaged"]) == 1

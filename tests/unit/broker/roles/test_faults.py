@@ -196,10 +196,10 @@ def test_progress_of_delayed_messages_is_not_replicated_before_their_delivery(tm
     for _ in range(3):  # uses up the transfer rate
         master.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicB", 0, {}), bytes(2_500))
     group.pass_time(250)
-    assert master.node.features.one(DelayedMessages).progress == {1: LevelProgress(1)}
+    assert master.node.features.find(DelayedMessages).progress == {1: LevelProgress(1)}
     slave = group.brokers[1]
     assert slave.log_end < master.log_end
-    assert slave.node.features.one(DelayedMessages).progress.get(1, NOTHING) == NOTHING
+    assert slave.node.features.find(DelayedMessages).progress.get(1, NOTHING) == NOTHING
     group.kill(0)
     group.pass_time(6_000)
     assert slave.may == "RW"
@@ -224,18 +224,18 @@ def test_progress_of_truncated_deliveries_is_reverted(tmp_path: Path) -> None:
     for wire in group.wires:
         wire.stalls_down = True
     group.pass_time(1_200)
-    assert old.node.features.one(DelayedMessages).progress == {1: LevelProgress(1)}
-    old.node.features.one(DelayedMessages).save()
+    assert old.node.features.find(DelayedMessages).progress == {1: LevelProgress(1)}
+    old.node.features.find(DelayedMessages).save()
     old.turn()
     group.kill(0)
     group.pass_time(4_000)
     new = group.brokers[1]
     assert new.may == "RW"
-    new.node.features.one(DelayedMessages).progress[1] = NOTHING  # as if it had not delivered it yet
-    new.node.features.one(DelayedMessages).version.counter += 1
+    new.node.features.find(DelayedMessages).progress[1] = NOTHING  # as if it had not delivered it yet
+    new.node.features.find(DelayedMessages).version.counter += 1
     old = group.start(0)
     group.settle()
-    assert old.node.features.one(DelayedMessages).progress.get(1, NOTHING) == NOTHING
+    assert old.node.features.find(DelayedMessages).progress.get(1, NOTHING) == NOTHING
 
 
 def test_stalled_connection_does_not_delay_tables_for_other_members(tmp_path: Path) -> None:

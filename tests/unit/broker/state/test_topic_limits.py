@@ -295,7 +295,7 @@ def test_delayed_message_of_a_deleted_topic_is_delivered_although_the_table_is_f
     create(full, "Other")
     full.pass_time(5_000)
     assert full.node.store.queue("Topic12", 0).max_offset == 1
-    assert full.node.features.one(DelayedMessages).delivered == 1
+    assert full.node.features.find(DelayedMessages).delivered == 1
 
 
 def test_size_of_the_table_is_limited_by_the_maximum_frame_of_the_broker(tmp_path: Path) -> None:

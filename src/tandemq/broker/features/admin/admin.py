@@ -68,7 +68,7 @@ class AdminProcessor(Feature):
         self._groups = kernel.groups
         self._offsets = kernel.offsets
         self._features = kernel.features
-        self._pulls = kernel.features.one(Pulls)
+        self._pulls = kernel.features.find(Pulls)
         self._puts = kernel.puts
         self._current = kernel.current
         self._turn = kernel.turn

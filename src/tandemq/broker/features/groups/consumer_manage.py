@@ -58,7 +58,7 @@ class ConsumerManageProcessor(Feature):
         self._filters = kernel.filters
         self._locks = QueueLocks(kernel.current.config.lock_live_ms)
         kernel.every(LOCKS_EXPIRE_MS, lambda now: self._locks.expire(now.mono_ms))
-        self._pulls = kernel.features.one(Pulls)
+        self._pulls = kernel.features.find(Pulls)
         self._membership = MembershipNotifier(kernel)
         self._memory_bytes = kernel.machine.memory_bytes
         self._current = kernel.current

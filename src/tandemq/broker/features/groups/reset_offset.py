@@ -45,7 +45,7 @@ class ResetOffsetProcessor(Feature):
         self._groups = kernel.groups
         self._offsets = kernel.offsets
         self._clients = kernel.clients
-        self._pulls = kernel.features.one(Pulls)
+        self._pulls = kernel.features.find(Pulls)
         self._current = kernel.current
         self._turn = kernel.turn
         self._noticed: dict[tuple[int, str], int] = {}

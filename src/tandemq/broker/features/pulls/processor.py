@@ -97,7 +97,7 @@ class PullPath(Feature):
         self._outbox = kernel.outbox
         self._reader = MessageReader(kernel.store.log, kernel.damages)
         kernel.store.log.reader.limit_memory(kernel.machine.memory_bytes // KEPT_MEMORY_PART)
-        self._verification = kernel.features.one(Verification)
+        self._verification = kernel.features.find(Verification)
         self._spent = 0
         """Bytes of answers built in this turn."""
         self._sent: dict[int, int] = {}

@@ -87,7 +87,7 @@ class ReplyMessageProcessor(Feature):
     def __init__(self, kernel: Kernel) -> None:
         """Begin without replies."""
         self._puts = kernel.puts
-        self._sends = kernel.features.one(Sends)
+        self._sends = kernel.features.find(Sends)
         self._clients = kernel.clients
         self._client_calls = kernel.client_calls
         self._links = kernel.links

@@ -40,7 +40,7 @@ class SendBackProcessor(Feature):
         self._puts = kernel.puts
         dead_letters = kernel.puts.dead_letters
         kernel.every(REPORT_MS, lambda now: dead_letters.report(now.mono_ms))
-        self._statistics = kernel.features.one(Statistics)
+        self._statistics = kernel.features.find(Statistics)
         self._random = kernel.random
         self._turn = kernel.turn
         self._current = kernel.current

@@ -91,8 +91,8 @@ class Repairs:
         self._damages = kernel.damages
         self._generations = kernel.generations
         self._members = kernel.members
-        self._replicas = kernel.features.one(Replicas)
-        self._flush = kernel.features.one(LogFlush)
+        self._replicas = kernel.features.find(Replicas)
+        self._flush = kernel.features.find(LogFlush)
         self._schedule = kernel.schedule
         self._current = kernel.current
         self._turn = kernel.turn

@@ -115,8 +115,8 @@ class StaticTopics(Feature):
         self.table: Mapping[str, QueueMapping] = kernel.topics.mappings.table
         """The mappings by topic; empty on most brokers, which then do not look further."""
         self._puts = kernel.puts
-        self._sends = kernel.features.one(Sends)
-        self._pulls = kernel.features.one(Pulls)
+        self._sends = kernel.features.find(Sends)
+        self._pulls = kernel.features.find(Pulls)
         self._forwarding = forwarding
         self._ordinary: dict[int, Handler] = {}
         """Handlers of requests about this broker's own queues, by code."""

@@ -37,7 +37,7 @@ class StaticTopicProcessor(Feature):
         """Begin."""
         self._store = kernel.store
         self._topics = kernel.topics
-        self._pulls = kernel.features.one(Pulls)
+        self._pulls = kernel.features.find(Pulls)
         self._cleaning = cleaning
         self._current = kernel.current
         self._turn = kernel.turn

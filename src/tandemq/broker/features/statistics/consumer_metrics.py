@@ -109,7 +109,7 @@ class ConsumerMetrics(Feature):
         self._turn = kernel.turn
         self._store = kernel.store
         self._offsets = kernel.offsets
-        self._counters = kernel.features.one(Pulls).counters
+        self._counters = kernel.features.find(Pulls).counters
         self._clients = kernel.clients
         self._lags: dict[str, _GroupLag] = {}
         """By topic and group, of the last collection."""

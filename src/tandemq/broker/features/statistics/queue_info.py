@@ -46,7 +46,7 @@ class QueueInfoProcessor(Feature):
         self._groups = kernel.groups
         self._offsets = kernel.offsets
         self._clients = kernel.clients
-        self._pulls = kernel.features.one(Pulls)
+        self._pulls = kernel.features.find(Pulls)
         self._stats = stats
         self._own = kernel.own
         self._current = kernel.current

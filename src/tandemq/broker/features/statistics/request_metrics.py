@@ -65,7 +65,7 @@ class RequestMetrics(Feature):
     def __init__(self, kernel: Kernel, stats: Stats) -> None:
         """Begin."""
         self._times = kernel.turn_times
-        self._pulls = kernel.features.one(Pulls)
+        self._pulls = kernel.features.find(Pulls)
         self._stats = stats
         self._links = kernel.links
         self._partial_frames = kernel.partial_frames

@@ -83,7 +83,7 @@ class Stats(Feature):
         """Begin to sample; messages that are stored already do not count."""
         self._store = kernel.store
         self._puts = kernel.puts
-        self._counters = kernel.features.one(Pulls).counters
+        self._counters = kernel.features.find(Pulls).counters
         self._turn = kernel.turn
         self._current = kernel.current
         self._utc_offset_s = kernel.machine.utc_offset_s

@@ -70,7 +70,7 @@ class TopicMetrics(Feature):
         self._store = kernel.store
         self._topics = kernel.topics
         self._groups = kernel.groups
-        self._counters = kernel.features.one(Pulls).counters
+        self._counters = kernel.features.find(Pulls).counters
         self._stats = stats
 
     def sources(self) -> Sequence[Source]:

@@ -75,7 +75,7 @@ class Transactions(LogQueue[TransactionLoader]):
         self._topics = kernel.topics
         self._offsets = kernel.offsets
         self._clients = kernel.clients
-        self._sends = kernel.features.one(Sends)
+        self._sends = kernel.features.find(Sends)
         self.metrics = TransactionMetrics(kernel)
         self._outbox = kernel.outbox
         self._current = kernel.current

@@ -150,4 +150,4 @@ def test_locks_that_are_not_renewed_are_removed(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     lock(broker, "one")
     broker.pass_time(80_000)
-    assert broker.node.features.one(ConsumerManageProcessor)._locks._held == {}
+    assert broker.node.features.find(ConsumerManageProcessor)._locks._held == {}

@@ -161,11 +161,11 @@ def test_a_reported_entry_is_rebuilt_at_once_without_a_pass(
     before = all_of(queue)
     overwrite(queue, number, QUEUE_ENTRY.pack(*damage(broker, queue.entry(number))))
     for _ in range(3):
-        assert broker.node.features.one(Scrubber).suspect_entry(queue, number, "a pull met it")
+        assert broker.node.features.find(Scrubber).suspect_entry(queue, number, "a pull met it")
     broker.pass_time(100)
     assert all_of(queue) == before
     assert on_device(broker, queue, number) == queue.read(number, 1)
-    assert (rebuilt(broker), broker.node.features.one(Scrubber).entries.waiting) == (1, 0)
+    assert (rebuilt(broker), broker.node.features.find(Scrubber).entries.waiting) == (1, 0)
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
     answer = broker.pull("TopicA", number)
     assert answer is not None
@@ -232,7 +232,7 @@ def test_masters_and_slaves_rebuild_entries(tmp_path: Path, side: str) -> None:
     queue = queue_of(member)
     before = all_of(queue)
     overwrite(queue, 10, bytes(20 * 60))
-    member.node.features.one(Scrubber).suspect_entry(queue, 30, "a test says so")
+    member.node.features.find(Scrubber).suspect_entry(queue, 30, "a test says so")
     group.pass_time(2_000)
     assert all_of(queue) == before
     assert rebuilt(member) == 60
@@ -245,13 +245,13 @@ def test_one_search_rebuilds_all_entries_around_a_suspect() -> None:
     overwrite(queue, 0, bytes(len(before)))
     broker.run_jobs = False
     for number in range(250):
-        assert broker.node.features.one(Scrubber).suspect_entry(queue, number, "a pull met it")
+        assert broker.node.features.find(Scrubber).suspect_entry(queue, number, "a pull met it")
     steps = steps_of(broker)
     assert all_of(queue) == before
     assert on_device(broker, queue, 0, 250) == before
     files = len(broker.node.store.log.segment_starts)
     assert len(steps) <= 2 * files, "fewer than one per suspect"
-    assert (rebuilt(broker), broker.node.features.one(Scrubber).entries.waiting) == (250, 0)
+    assert (rebuilt(broker), broker.node.features.find(Scrubber).entries.waiting) == (250, 0)
 
 
 def steps_of(broker: Harness) -> list[CheckWork]:
@@ -259,8 +259,8 @@ def steps_of(broker: Harness) -> list[CheckWork]:
     done: list[Any] = []
     while (
         broker.jobs
-        or broker.node.features.one(Scrubber).entries.waiting
-        or broker.node.features.one(Scrubber).entries.has_files
+        or broker.node.features.find(Scrubber).entries.waiting
+        or broker.node.features.find(Scrubber).entries.has_files
     ):
         broker.pass_time(1)
         while broker.jobs:
@@ -284,7 +284,7 @@ def test_a_far_search_reads_the_log_between_the_neighbours_in_bounded_steps() ->
     overwrite(queue, 8, bytes(20))
     broker.run_jobs = False
     began = broker.now.mono_ms
-    broker.node.features.one(Scrubber).suspect_entry(queue, 8, "a pull met it")
+    broker.node.features.find(Scrubber).suspect_entry(queue, 8, "a pull met it")
     steps = steps_of(broker)
     assert all_of(queue) == before
     assert all(step.size == SEARCH_STEP_BYTES for step in steps)
@@ -298,7 +298,7 @@ def test_valid_and_missing_entries_are_not_changed() -> None:
     broker = filled()
     queue = queue_of(broker)
     before = all_of(queue)
-    scrubber = broker.node.features.one(Scrubber)
+    scrubber = broker.node.features.find(Scrubber)
     assert scrubber.suspect_entry(queue, 5, "a pull says so")
     assert not scrubber.suspect_entry(queue, COUNT, "it is not there")
     assert not scrubber.suspect_entry(queue, -1, "it is not there")
@@ -313,22 +313,23 @@ def test_suspects_are_bounded_and_logged_a_few_at_a_time(caplog: pytest.LogCaptu
     most, entry_repair.SUSPECTS_MAX = entry_repair.SUSPECTS_MAX, 50
     try:
         accepted = [
-            broker.node.features.one(Scrubber).suspect_entry(queue, number, "a test says so") for number in range(count)
+            broker.node.features.find(Scrubber).suspect_entry(queue, number, "a test says so")
+            for number in range(count)
         ]
     finally:
         entry_repair.SUSPECTS_MAX = most
     assert accepted == [True] * count, "a message whose search must wait is not lost"
-    assert broker.node.features.one(Scrubber).entries.waiting == 50
+    assert broker.node.features.find(Scrubber).entries.waiting == 50
     assert len([record for record in caplog.records if "a test says so" in record.getMessage()]) == 20
     broker.pass_time(1_000)
-    assert broker.node.features.one(Scrubber).entries.waiting == 0
+    assert broker.node.features.find(Scrubber).entries.waiting == 0
     broker.pass_time(180_000)
     assert any("30 more lines about queue entries" in record.getMessage() for record in caplog.records)
 
 
 def test_an_entry_of_a_damaged_record_waits_for_its_repair(caplog: pytest.LogCaptureFixture) -> None:
     broker = filled()
-    queue, scrubber = queue_of(broker), broker.node.features.one(Scrubber)
+    queue, scrubber = queue_of(broker), broker.node.features.find(Scrubber)
     right = queue.entry(WRONG)
     assert isinstance(broker.disk, SimDisk)
     path = f"commitlog/{right.log_offset - right.log_offset % 32_768:020d}"
@@ -356,10 +357,10 @@ def test_entries_of_deleted_log_files_are_not_changed() -> None:
     gone = first - 1
     packed = bytes(20)
     broker.ask(RequestCode.TANDEM_SCRUB, {"begin": "true"})
-    assert not broker.node.features.one(Scrubber).suspect_entry(queue, gone, "its record was deleted")
+    assert not broker.node.features.find(Scrubber).suspect_entry(queue, gone, "its record was deleted")
     overwrite(queue, first, packed)
     right = Entry(*QUEUE_ENTRY.unpack(queue.read(first + 1, 1)))
-    assert broker.node.features.one(Scrubber).suspect_entry(queue, first, "a pull met it")
+    assert broker.node.features.find(Scrubber).suspect_entry(queue, first, "a pull met it")
     broker.pass_time(2_000)
     assert queue.entry(first).log_end <= right.log_offset
     assert queue.entry(first).size > 0
@@ -372,7 +373,7 @@ def test_retention_during_a_search_restarts_it() -> None:
     right = all_of(queue)
     overwrite(queue, 0, bytes(len(right)))
     broker.run_jobs = False
-    broker.node.features.one(Scrubber).suspect_entry(queue, 399, "a pull met it")
+    broker.node.features.find(Scrubber).suspect_entry(queue, 399, "a pull met it")
     broker.pass_time(0)
     broker.turn()
     [job] = broker.jobs
@@ -388,10 +389,10 @@ def test_waiting_entries_of_a_dropped_queue_are_removed() -> None:
     broker = filled()
     queue = queue_of(broker)
     overwrite(queue, WRONG, bytes(20))
-    broker.node.features.one(Scrubber).suspect_entry(queue, WRONG, "a pull met it")
+    broker.node.features.find(Scrubber).suspect_entry(queue, WRONG, "a pull met it")
     broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"})
     broker.pass_time(1_000)
-    assert broker.node.features.one(Scrubber).entries.waiting == 0
+    assert broker.node.features.find(Scrubber).entries.waiting == 0
     assert ("TopicA", 0) not in broker.node.store.queues
 
 
@@ -402,7 +403,7 @@ def test_a_damaged_entry_in_memory_is_rebuilt_there() -> None:
     assert queue.max_offset > queue.tail_start
     before = all_of(queue)
     queue.rewrite(COUNT - 1, bytes(40))
-    broker.node.features.one(Scrubber).suspect_entry(queue, COUNT, "a test says so")
+    broker.node.features.find(Scrubber).suspect_entry(queue, COUNT, "a test says so")
     broker.pass_time(10)
     assert all_of(queue) == before
     broker.pass_time(3_000)
@@ -425,7 +426,7 @@ def test_of_a_topic_created_again_the_newer_message_is_entered(count: int, numbe
     if by == "pass":
         broker.ask(RequestCode.TANDEM_SCRUB, {"begin": "true"})
     else:
-        broker.node.features.one(Scrubber).suspect_entry(queue, number % count, "a pull met it")
+        broker.node.features.find(Scrubber).suspect_entry(queue, number % count, "a pull met it")
     broker.pass_time(5_000)
     assert all_of(queue) == right
 
@@ -453,7 +454,7 @@ def test_the_position_of_a_pass_is_saved_only_behind_entries_on_the_device() -> 
     overwrite(queue, WRONG, bytes(20))
     broker.run_jobs = False
     broker.ask(RequestCode.TANDEM_SCRUB, {"begin": "true"})
-    scrubber = broker.node.features.one(Scrubber)
+    scrubber = broker.node.features.find(Scrubber)
     while not any(isinstance(work_of(job), SyncWork) for job in broker.jobs):
         jobs, broker.jobs = broker.jobs, []
         for job in jobs:
@@ -509,8 +510,8 @@ def test_retention_keeps_the_log_of_delayed_messages_with_damaged_entries(damage
         broker.send("Late", bytes([number]) * 100, DELAY="9")
     broker.pass_time(2_000)
     queue = queue_of(broker, SCHEDULE_TOPIC, 8)
-    needed = broker.node.features.one(DelayedMessages).keeps_log_from()
+    needed = broker.node.features.find(DelayedMessages).keeps_log_from()
     overwrite(queue, 0, QUEUE_ENTRY.pack(*damage(broker, queue.entry(0))))
-    found = broker.node.features.one(DelayedMessages).keeps_log_from()
+    found = broker.node.features.find(DelayedMessages).keeps_log_from()
     assert found is not None and needed is not None
     assert found <= needed

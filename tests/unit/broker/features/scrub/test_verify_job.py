@@ -158,7 +158,7 @@ def test_repair_that_cannot_be_synced_ends_as_any_failed_sync(monkeypatch: pytes
     broker = filled()
     reasons: list[str] = []
     monkeypatch.setattr(broker.node.role, "report", lambda report, _now: reasons.append(report.why))
-    repairs = broker.node.features.one(Scrubber).repairs
+    repairs = broker.node.features.find(Scrubber).repairs
     at, size = places(broker)[20]
     data = broker.node.store.log.read_raw(at, size)
     file = broker.node.store.log.overwrite(data, at)

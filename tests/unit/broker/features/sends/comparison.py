@@ -144,7 +144,7 @@ def compare_turns(turns: Sequence[Sent], **changes: Any) -> Recorder:
 
 def _waiting(broker: Recorder) -> Any:
     """Return the timed messages that wait, by their times, and how many by topic."""
-    table = broker.node.features.one(TimedMessages).table
+    table = broker.node.features.find(TimedMessages).table
     if table is None:
         return None
     return ({out_ms: list(slot.messages) for out_ms, slot in table.slots.items()}, table.counts, len(table))
@@ -152,7 +152,7 @@ def _waiting(broker: Recorder) -> Any:
 
 def _transactions(broker: Recorder) -> Any:
     """Return the open transactions, those that are over, how many by topic, and the op records."""
-    transactions = broker.node.features.one(Transactions)
+    transactions = broker.node.features.find(Transactions)
     table = transactions.table or OpenTransactions()
     return dict(table.entries), dict(table._over), dict(table.counts), list(transactions._ops)
 

@@ -125,8 +125,8 @@ def test_metrics_do_not_return_with_messages_of_a_deleted_topic(tmp_path: Path, 
     send(broker, "transaction")
     delete(broker)
     timers, transactions = (
-        broker.node.features.one(TimedMessages).metrics,
-        broker.node.features.one(Transactions).metrics,
+        broker.node.features.find(TimedMessages).metrics,
+        broker.node.features.find(Transactions).metrics,
     )
     assert timers.by_topic() == transactions.by_topic() == {TOPIC: 1}
     assert end(broker, 0, outcome).code == OK

@@ -382,8 +382,8 @@ def test_delayed_message_survives_a_power_loss_after_an_unsynced_delivery() -> N
         broker.pass_time(9_900)
         broker.run_jobs = False
         broker.pass_time(1_500)
-        assert broker.node.features.one(DelayedMessages).delivered == 1
-        broker.node.features.one(DelayedMessages).save()
+        assert broker.node.features.find(DelayedMessages).delivered == 1
+        broker.node.features.find(DelayedMessages).save()
         broker.turn()
         [save] = [job for job in broker.jobs if job.name == "save tables"]
         save.run()

@@ -73,7 +73,7 @@ def test_text_that_a_producer_calls_the_topic_of_a_message_is_counted_for_the_re
     sent = broker.ask(Code.SEND_MESSAGE_V2, send_fields("TopicA", properties={"RETRY_TOPIC": "x" * 30_000}), b"one")
     fields = {"offset": int(sent.fields["msgId"][16:], 16), "group": "group", "delayLevel": 0, "originMsgId": ""}
     assert broker.ask(Code.CONSUMER_SEND_MSG_BACK, fields).code == ResponseCode.SUCCESS
-    assert broker.node.features.one(Stats).total("SNDBCK_PUT_NUMS", "TopicA@group") == 1
+    assert broker.node.features.find(Stats).total("SNDBCK_PUT_NUMS", "TopicA@group") == 1
 
 
 def test_minute_hour_and_day_are_spans_of_their_own(tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_counters_of_deleted_topics_and_groups_are_removed(tmp_path: Path) -> No
     broker.pull("TopicA")
     broker.pass_time(10_000)
     broker.ask(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "group"})
-    assert broker.node.features.one(Stats).summaries("GROUP_GET_NUMS", "TopicA@group") is None
+    assert broker.node.features.find(Stats).summaries("GROUP_GET_NUMS", "TopicA@group") is None
     broker.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"})
-    assert broker.node.features.one(Stats).summaries("TOPIC_PUT_NUMS", "TopicA") is None
+    assert broker.node.features.find(Stats).summaries("TOPIC_PUT_NUMS", "TopicA") is None
     broker.send("TopicA")
     broker.pass_time(10_000)
     assert counter(broker, "TOPIC_PUT_NUMS", "TopicA")["statsMinute"]["sum"] == 1
@@ -130,13 +130,13 @@ def test_slave_does_not_count_replicated_messages(tmp_path: Path) -> None:
     slave = Harness(broker.disk, role="SLAVE", broker_id=1)
     slave.node.store.queues["TopicA", 0].max_offset += 1
     slave.pass_time(10_000)
-    assert slave.node.features.one(Stats).summaries("TOPIC_PUT_NUMS", "TopicA") is None
+    assert slave.node.features.find(Stats).summaries("TOPIC_PUT_NUMS", "TopicA") is None
 
 
 @spec("O02")
 def test_role_change_neither_loses_what_a_master_stored_nor_counts_what_a_slave_copied(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
-    counters = broker.node.features.one(Stats)
+    counters = broker.node.features.find(Stats)
 
     def counted() -> int:
         return counters.total("TOPIC_PUT_NUMS", "TopicA") + counters.uncounted(queues)["TopicA"]

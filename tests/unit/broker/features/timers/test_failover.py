@@ -194,7 +194,7 @@ def test_slave_that_copied_a_log_without_its_begin_takes_over(tmp_path: Path) ->
     timed(master, b"-", UNIQ_KEY="D", TIMER_DEL_UNIQKEY="TopicA+K11", TIMER_DELIVER_MS=out)
     group.pass_time(14_000)
     assert bodies(master) == [b"%d" % number for number in range(9)]
-    store, needed = master.node.store, master.node.features.one(TimedMessages).keeps_log_from()
+    store, needed = master.node.store, master.node.features.find(TimedMessages).keeps_log_from()
     assert needed is not None
     while store.log.segment_starts[1] <= needed:
         store.drop_first_segment()

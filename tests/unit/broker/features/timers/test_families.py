@@ -11,7 +11,7 @@ from tests.unit.broker.harness import Harness
 
 
 def values(broker: Harness) -> dict[str, dict[tuple[str, ...], float]]:
-    batches = TimedMessageMetrics(broker.node.features.one(TimedMessages)).collect(broker.now)
+    batches = TimedMessageMetrics(broker.node.features.find(TimedMessages)).collect(broker.now)
     return {batch.family.name: dict(batch.values) for batch in batches if batch is not None}
 
 
@@ -50,7 +50,7 @@ def test_deleted_topic_is_forgotten_unless_messages_of_it_wait(tmp_path: Path) -
     found = values(broker)
     assert found["rocketmq_timing_messages"] == {("TopicB", *LOCAL_DISK): 1}
     assert found["rocketmq_timer_enqueue_total"] == found["rocketmq_timer_dequeue_total"] == {}
-    assert broker.node.features.one(TimedMessages).metrics.delays == {}
+    assert broker.node.features.find(TimedMessages).metrics.delays == {}
     assert set(broker.json(RequestCode.GET_TIMER_METRICS)["timingCount"]) == {"TopicB"}
     broker.pass_time(30_000)
     assert values(broker)["rocketmq_timer_dequeue_total"] == {}
@@ -89,7 +89,7 @@ def test_delays_are_counted_by_rocketmqs_bounds(tmp_path: Path) -> None:
         timed(broker, UNIQ_KEY=seconds, TIMER_DELAY_SEC=seconds)
     batches = {
         one.family.name: one
-        for one in TimedMessageMetrics(broker.node.features.one(TimedMessages)).collect(broker.now)
+        for one in TimedMessageMetrics(broker.node.features.find(TimedMessages)).collect(broker.now)
         if one
     }
     found = batches["rocketmq_delay_message_latency_seconds"]
@@ -102,7 +102,7 @@ def test_delays_are_counted_by_rocketmqs_bounds(tmp_path: Path) -> None:
 def test_messages_that_were_not_read_yet_have_a_number_and_an_age(tmp_path: Path) -> None:
     broker = ready(tmp_path)
     timed(broker, TIMER_DELAY_SEC="4000")
-    timers = broker.node.features.one(TimedMessages)
+    timers = broker.node.features.find(TimedMessages)
     timers.table = None  # as after a failover, until the wheel topic was read
     broker.now.wall_ms += 7_000
     assert (timers.unread(), timers.unread_ms(broker.now)) == (1, 7_000)

@@ -262,7 +262,7 @@ def test_many_messages_of_one_time_take_several_turns(tmp_path: Path) -> None:
         timed(broker, b"%d" % number, TIMER_DELAY_SEC="60")
     broker.pass_time(61_100)
     assert sorted(map(int, bodies(broker))) == list(range(700))
-    table = broker.node.features.one(TimedMessages).table
+    table = broker.node.features.find(TimedMessages).table
     assert table is not None
     assert (len(table), table.slots, table.lowest()) == (0, {}, None)
 
@@ -329,7 +329,7 @@ def test_count_is_right_after_recalls_that_are_repeated_or_name_nothing(tmp_path
         for name in ("TopicA+K", "TopicA+K", "TopicA+none"):
             timed(broker, b"-", UNIQ_KEY="R", TIMER_DELIVER_MS=str(out_ms), TIMER_DEL_UNIQKEY=name)
     broker.pass_time(2_000)
-    assert broker.node.features.one(TimedMessages).metrics.by_topic() == {"TopicA": 1}
+    assert broker.node.features.find(TimedMessages).metrics.by_topic() == {"TopicA": 1}
     broker.now = Now(broker.now.mono_ms + 10_000, start_ms + 12_000)
     broker.pass_time(SECOND)
     assert (bodies(broker), waiting(broker), pending_timers(broker).counts["TopicA"]) == (
@@ -346,15 +346,15 @@ def test_repeated_recalls_of_one_message_do_not_hide_those_that_wait(tmp_path: P
     for _ in range(4):
         assert recall(broker, handle).code == OK
     broker.pass_time(2_000)
-    assert broker.node.features.one(TimedMessages).metrics.by_topic() == {
+    assert broker.node.features.find(TimedMessages).metrics.by_topic() == {
         "TopicA": 4
     }  # the recalled one counts until its time
     assert load_table(broker.disk, "timermetrics")["timingCount"]["TopicA"]["count"] == 4
     again = broker.restart(clean=False)
     again.pass_time(2_000)
-    assert again.node.features.one(TimedMessages).metrics.by_topic() == {"TopicA": 4}
+    assert again.node.features.find(TimedMessages).metrics.by_topic() == {"TopicA": 4}
     again.pass_time(5_000)
-    assert (len(bodies(again)), again.node.features.one(TimedMessages).metrics.by_topic()) == (3, {})
+    assert (len(bodies(again)), again.node.features.find(TimedMessages).metrics.by_topic()) == (3, {})
 
 
 def test_counts_are_kept_by_topic(tmp_path: Path) -> None:
@@ -365,20 +365,20 @@ def test_counts_are_kept_by_topic(tmp_path: Path) -> None:
     timed(broker, UNIQ_KEY="x", TIMER_DELAY_SEC="60", TIMER_DEL_UNIQKEY="TopicA+A")
     timed(broker, UNIQ_KEY="y", TIMER_DELAY_SEC="2", TIMER_DEL_UNIQKEY="TopicA+unknown")
     broker.pass_time(1_000)
-    assert broker.node.features.one(TimedMessages).metrics.by_topic() == {"TopicA": 3, "TopicB": 1}
+    assert broker.node.features.find(TimedMessages).metrics.by_topic() == {"TopicA": 3, "TopicB": 1}
     broker.pass_time(3_000)
     counts = load_table(broker.disk, "timermetrics")["timingCount"]
     assert {topic: entry["count"] for topic, entry in counts.items()} == {"TopicA": 3, "TopicB": 1}
     assert broker.json(RequestCode.GET_TIMER_METRICS)["timingCount"].keys() == {"TopicA", "TopicB"}
     broker.pass_time(60_000)
-    assert broker.node.features.one(TimedMessages).metrics.by_topic() == {}
+    assert broker.node.features.find(TimedMessages).metrics.by_topic() == {}
 
 
 def test_messages_taken_before_the_table_is_read_are_counted(tmp_path: Path) -> None:
     broker = Harness(tmp_path, now=Now(SECOND, START_WALL_MS))
     timed(broker, TIMER_DELAY_SEC="60")
-    assert broker.node.features.one(TimedMessages).table is None
-    metrics = broker.node.features.one(TimedMessages).metrics
+    assert broker.node.features.find(TimedMessages).table is None
+    metrics = broker.node.features.find(TimedMessages).metrics
     assert metrics.enqueued_total == {"TopicA": 1}
     assert metrics.delays["TopicA"].counts[0] == 1
     broker.pass_time(2 * SECOND)
@@ -449,7 +449,7 @@ def test_recall_is_off_unless_the_setting_allows_it(tmp_path: Path) -> None:
 def test_slave_recalls_nothing_and_delivers_nothing(tmp_path: Path) -> None:
     broker = ready(tmp_path, role="SLAVE", broker_id=1, recall_enable=True)
     assert recall(broker, encode_handle("TopicA", "broker-a", 1, "K")).code == ResponseCode.SLAVE_NOT_AVAILABLE
-    assert broker.node.features.one(TimedMessages).table is None
+    assert broker.node.features.find(TimedMessages).table is None
     assert broker.ask(RequestCode.GET_TIMER_CHECK_POINT).code == ResponseCode.SYSTEM_ERROR
 
 
@@ -509,11 +509,11 @@ def test_retention_keeps_the_log_from_the_oldest_waiting_message_on(tmp_path: Pa
     broker.send("TopicB", b"x" * 4_000)
     timed(broker, TIMER_DELAY_SEC="60")
     offset = delivered(broker, TIMER_TOPIC, 0)[0].log_offset
-    assert broker.node.features.one(TimedMessages).keeps_log_from() == offset
+    assert broker.node.features.find(TimedMessages).keeps_log_from() == offset
     again = broker.restart(clean=False)
-    assert again.node.features.one(TimedMessages).keeps_log_from() == offset  # also before it has read them
+    assert again.node.features.find(TimedMessages).keeps_log_from() == offset  # also before it has read them
     again.pass_time(70_000)
-    assert again.node.features.one(TimedMessages).keeps_log_from() is None
+    assert again.node.features.find(TimedMessages).keeps_log_from() is None
 
 
 def test_message_that_became_due_before_it_was_stored_again_comes_once(tmp_path: Path) -> None:
@@ -533,7 +533,7 @@ def test_message_of_the_turn_in_which_the_table_is_read_is_delivered(tmp_path: P
         timed(broker, name.encode(), UNIQ_KEY=name, TIMER_DELAY_SEC="1")
         broker.pass_time(3 * SECOND)
     broker = broker.restart(clean=clean)
-    assert broker.node.features.one(TimedMessages).table is None
+    assert broker.node.features.find(TimedMessages).table is None
     broker.now = Now(broker.now.mono_ms + SCAN_MS, broker.now.wall_ms + SCAN_MS)
     timed(broker, b"late", UNIQ_KEY="late", TIMER_DELAY_SEC="1")
     broker.pass_time(3 * SECOND)

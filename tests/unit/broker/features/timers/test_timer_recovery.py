@@ -152,7 +152,7 @@ def test_damaged_message_waits_for_its_repair_alone(tmp_path: Path, caplog: pyte
         broker.pass_time(9_000)
     assert bodies(broker) == [b"1", b"2", b"3"]
     assert caplog.text.count(f"log offset {first.log_offset} waits for its repair") == 1
-    assert broker.node.features.one(TimedMessages).keeps_log_from() == first.log_offset
+    assert broker.node.features.find(TimedMessages).keeps_log_from() == first.log_offset
     broker.node.kernel.damages.shrink(damage, end, "slave 1", broker.now.wall_ms)
     broker.pass_time(200)
     assert bodies(broker) == [b"1", b"2", b"3", b"0"]
@@ -178,7 +178,7 @@ def test_message_that_is_lost_in_damage_is_dropped(tmp_path: Path, caplog: pytes
     assert f"log offset {second.log_offset} is lost in damage" in caplog.text
     assert (
         waiting(broker),
-        broker.node.features.one(TimedMessages).metrics.as_json()["timingCount"]["TopicA"]["count"],
+        broker.node.features.find(TimedMessages).metrics.as_json()["timingCount"]["TopicA"]["count"],
     ) == (0, 0)
 
 
@@ -251,7 +251,7 @@ def test_reading_ends_while_messages_come_as_fast_as_they_are_read(
     broker = Harness(first.disk, first.config, now=Now(SECOND, first.now.wall_ms))
     out = str(broker.now.wall_ms + 60_000)
     sent = 0
-    while broker.node.features.one(TimedMessages).table is None:
+    while broker.node.features.find(TimedMessages).table is None:
         for _ in range(4):
             timed(broker, b"new%d" % sent, UNIQ_KEY=f"N{sent}", TIMER_DELIVER_MS=out)
             sent += 1
@@ -260,7 +260,7 @@ def test_reading_ends_while_messages_come_as_fast_as_they_are_read(
         broker.pass_time(5)
     assert sent >= 8
     assert waiting(broker) == 21 + sent + sent // 4
-    assert broker.node.features.one(TimedMessages).metrics.by_topic()["TopicA"] <= 21 + sent
+    assert broker.node.features.find(TimedMessages).metrics.by_topic()["TopicA"] <= 21 + sent
     for seconds, count in ((35, 1), (40, 20 + sent)):
         broker.pass_time(seconds * SECOND)
         assert len(bodies(broker)) == count

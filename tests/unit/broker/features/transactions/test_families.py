@@ -18,7 +18,7 @@ from tests.unit.broker.harness import Harness
 
 
 def families(broker: Harness) -> dict[str, Batch]:
-    batches = TransactionFamilies(broker.node.features.one(Transactions)).collect(broker.now)
+    batches = TransactionFamilies(broker.node.features.find(Transactions)).collect(broker.now)
     return {batch.family.name: batch for batch in batches if batch is not None}
 
 
@@ -55,10 +55,10 @@ def test_deleted_topic_is_forgotten_unless_transactions_of_it_are_open(tmp_path:
     found = values(broker)
     assert found["rocketmq_commit_messages_total"] == found["rocketmq_rollback_messages_total"] == {}
     assert found["rocketmq_half_messages"] == {("TopicB",): 1}
-    assert set(broker.node.features.one(Transactions).metrics.as_json()["transactionCount"]) == {"TopicB"}
+    assert set(broker.node.features.find(Transactions).metrics.as_json()["transactionCount"]) == {"TopicB"}
     end(broker, 3, COMMIT, key="K3")
     assert values(broker)["rocketmq_commit_messages_total"] == {}
-    assert broker.node.features.one(Transactions).metrics.as_json()["transactionCount"] == {}
+    assert broker.node.features.find(Transactions).metrics.as_json()["transactionCount"] == {}
     half(broker, key="K4", topic="TopicA")
     assert values(broker)["rocketmq_half_messages"] == {("TopicA",): 1}
 

@@ -22,7 +22,7 @@ def test_half_messages_that_arrive_during_the_reading_are_open(tmp_path: Path, m
     broker = broker.restart(clean=False)
     broker.heartbeat("", producers=[GROUP])
     keys = ["first"]
-    while broker.node.features.one(Transactions).table is None:
+    while broker.node.features.find(Transactions).table is None:
         keys.append(f"K{len(keys)}")
         half(broker, keys[-1].encode(), key=keys[-1])
         broker.pass_time(1)

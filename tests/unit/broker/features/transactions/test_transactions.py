@@ -94,7 +94,7 @@ def test_open_transaction_is_checked_with_a_copy_and_given_up(tmp_path: Path) ->
         assert (asked.topic, asked.queue_id, asked.body, asked.unique_key) == ("TopicA", 1, b"one", "K1")
         assert check.fields["msgId"] == check.fields["transactionId"] == "K1"
     assert bodies(broker, CHECK_MAX_TIME_TOPIC) == [b"one"]
-    assert broker.node.features.one(Transactions).keeps_log_from() is None
+    assert broker.node.features.find(Transactions).keeps_log_from() is None
 
 
 @pytest.mark.parametrize("named", [0, 1, 2])
@@ -572,7 +572,7 @@ def test_transaction_whose_half_message_was_deleted_on_a_full_disk_is_no_longer_
         broker.send("TopicA", b"x" * 1_000)
     half(broker, key="B")
     broker.node.store.drop_first_segment()
-    table = broker.node.features.one(Transactions).table
+    table = broker.node.features.find(Transactions).table
     assert table is not None and list(table.entries) == [0, 1]
     broker.pass_time(4_200)
     assert len(table) == 1 and 0 not in table.entries
@@ -580,5 +580,5 @@ def test_transaction_whose_half_message_was_deleted_on_a_full_disk_is_no_longer_
     assert end(broker, 1, COMMIT, key="B").code == OK
     broker = broker.restart(clean=False)
     broker.pass_time(100)
-    table = broker.node.features.one(Transactions).table
+    table = broker.node.features.find(Transactions).table
     assert table is not None and not table.entries
