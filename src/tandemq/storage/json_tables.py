@@ -141,7 +141,7 @@ def load_table(disk: Disk, name: str, check: Callable[[dict[str, Any]], object] 
 
 
 def load_or_drop(disk: Disk, name: str, consequence: str) -> dict[str, Any]:
-    """Return the content of a table that can be made anew; {} if there is none, or if it is damaged: that is logged."""
+    """Return the content of a table that can be rebuilt; {} if there is none, or if it is damaged: that is logged."""
     try:
         return load_table(disk, name)
     except StoreDamaged as error:

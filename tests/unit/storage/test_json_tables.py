@@ -39,7 +39,7 @@ def test_two_unreadable_files_are_refused_with_a_hint() -> None:
         load_table(disk, "t.json")
 
 
-def test_table_that_can_be_made_anew_is_dropped_with_its_consequence(caplog: pytest.LogCaptureFixture) -> None:
+def test_table_that_can_be_rebuilt_is_dropped_with_its_consequence(caplog: pytest.LogCaptureFixture) -> None:
     disk = SimDisk(Random(1))
     for name in ("config/t.json", "config/t.json.bak"):
         disk.replace(name, b"{")
