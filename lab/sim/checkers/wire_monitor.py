@@ -83,7 +83,7 @@ class WireMonitor:
         """The broker that delivered the message at a place last."""
         self.by_body: Callable[[bytes], SentMessage | None] = lambda _: None
         self.on_attempt: Callable[[Attempt], None] = lambda _: None
-        self.on_commit: Callable[[BrokerQueue, int], None] = lambda _queue, _offset: None
+        self.on_commit: Callable[[BrokerQueue, int, str], None] = lambda _queue, _offset, _address: None
         self.on_answer: Callable[[str, Command, int, Command], None] | None = None
         """Called with the address, the request, its time in µs, and the response."""
 
@@ -217,7 +217,7 @@ class WireMonitor:
         offset = int(fields["commitOffset"])
         self._expected.record_commit(*queue, fields["consumerGroup"], offset, self._world.now_us)
         self._await_response(connection, command)
-        self.on_commit(queue, offset)
+        self.on_commit(queue, offset, connection.address)
 
     def _ends(self, connection: _BrokerConnection, command: Command) -> None:
         """Record a request to end a transaction; other ends than commits promise nothing that could be checked."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 from lab.sim.checkers.deliveries import RECONSUME_MAX, Deliveries
 from lab.sim.checkers.model import TOPICS, BrokerQueue, QueuePlace
@@ -29,6 +30,23 @@ WINDOWS = (0, 3, 1_000)
 """Windows of duplicates, messages per queue."""
 MOVE_MS = 1_500
 """Time limit for reading a lost master's queues elsewhere."""
+
+
+class _Commit(NamedTuple):
+    """An offset committed at a broker, and the generation of the process queue it comes from."""
+
+    generation: int
+    offset: int
+    address: str
+    time_us: int
+
+    def moves_back(self, before: "_Commit") -> bool:
+        """Return whether this is a lower offset of the same generation, committed later.
+
+        Commits that one turn sends to two brokers are at once: which comes first depends on the order of connections.
+        """
+        is_at_once = self.address != before.address and self.time_us == before.time_us
+        return self.generation == before.generation and self.offset < before.offset and not is_at_once
 
 
 class ConsumingApplication(Application):
@@ -71,8 +89,8 @@ class ConsumingApplication(Application):
         self._deliveries = Deliveries(context.world, context.expected, name, group)
         self._highest: dict[AssignedQueue, tuple[int, int]] = {}
         """Assigned queue to (generation of its process queue, highest offset delivered)."""
-        self._reported: dict[AssignedQueue, tuple[int, int]] = {}
-        """Assigned queue to (generation of its process queue, offset committed last)."""
+        self._reported: dict[AssignedQueue, _Commit] = {}
+        """Assigned queue to the highest offset committed."""
         self._generations: dict[AssignedQueue, int] = {}
         """Assigned queue to the generation of its process queue after the last turn."""
         self._open: dict[MessageQueue, dict[int, Delivery]] = {}
@@ -167,7 +185,7 @@ class ConsumingApplication(Application):
     def _unfinished(self, queue: MessageQueue) -> list[int]:
         return [offset for offset, delivery in self._open.get(queue, {}).items() if delivery.is_ours]
 
-    def _committed(self, place: BrokerQueue, offset: int) -> None:
+    def _committed(self, place: BrokerQueue, offset: int, address: str) -> None:
         group, topic, queue_id = place
         queue = MessageQueue(topic, group, queue_id)
         share = self._consumer.rebalance_service.get(queue)
@@ -175,15 +193,15 @@ class ConsumingApplication(Application):
             return
         if self._generations.get(share) not in (None, share.process_queue.generation):
             return  # committed in the turn in which the queue was reassigned, before that
-        generation, reported = self._reported.get(share, (-1, -1))
-        if generation != share.process_queue.generation:
-            reported = -1
+        commit = _Commit(share.process_queue.generation, offset, address, self.context.world.now_us)
         unfinished = self._unfinished(queue)
         if unfinished and min(unfinished) < offset:
             raise Violation("I7", f"{self.name} commits {offset} for {queue}, and has not finished @{min(unfinished)}")
-        if offset < reported:
-            raise Violation("I7", f"{self.name} commits {offset} for {queue} after {reported}")
-        self._reported[share] = (share.process_queue.generation, offset)
+        before = self._reported.get(share)
+        if before is not None and commit.moves_back(before):
+            raise Violation("I7", f"{self.name} commits {offset} for {queue} after {before.offset}")
+        if before is None or before.generation != commit.generation or before.offset <= offset:
+            self._reported[share] = commit
 
     def lost(self, address: str, now: Now) -> None:
         """See `Application`: if it was a master, its queues must be read from a slave soon."""
