@@ -90,10 +90,10 @@ def test_client_without_certificate_is_refused_where_one_is_required(
         caller.send(b"x")
     todo = "peer did not return a certificate: give it a certificate of an authority in tls.server.trustCertPath"
     wait_until(lambda: todo in broker.log_text(), "the broker says why")
-    stranger = context(authority)
+    untrusted = context(authority)
     (tmp_path / "other").mkdir()
-    stranger.load_cert_chain(*Authority(tmp_path / "other", "other").issue("stranger"))
-    with pytest.raises(NetworkError), Caller(broker.port, tls=stranger) as caller:
+    untrusted.load_cert_chain(*Authority(tmp_path / "other", "other").issue("untrusted"))
+    with pytest.raises(NetworkError), Caller(broker.port, tls=untrusted) as caller:
         caller.send(b"x")
 
 

@@ -1,4 +1,4 @@
-"""What strangers can make a real process hold: many connections that begin requests, or do not take their answers."""
+"""Memory of a process under unauthenticated peers, which begin many requests or take no responses."""
 
 import contextlib
 import json
@@ -55,10 +55,10 @@ def name_server(tmp_path: Path) -> Iterator[tuple[int, int]]:
 def besiege(pid: int, port: int) -> tuple[int, int]:
     """Begin a request on each of many connections: how many of them were closed, and the most memory seen, in KiB."""
     closed = most = 0
-    with contextlib.ExitStack() as strangers:
+    with contextlib.ExitStack() as peers:
         socks = []
         for _ in range(STRANGERS):
-            sock = strangers.enter_context(socket.create_connection(("127.0.0.1", port), WAIT_S))
+            sock = peers.enter_context(socket.create_connection(("127.0.0.1", port), WAIT_S))
             socks.append(sock)
             with contextlib.suppress(ConnectionError):
                 sock.sendall(BEGUN)
@@ -101,12 +101,12 @@ PULLS = 200
 def test_answers_that_many_connections_do_not_take_cost_a_broker_bounded_memory(start: Start) -> None:
     broker = start("broker", untakenAnswersMax=BOUND_KIB << 10, mappedFileSizeCommitLog=64 << 20)
     pid = broker.process.pid
-    with Caller(broker.port) as other, contextlib.ExitStack() as strangers:
+    with Caller(broker.port) as other, contextlib.ExitStack() as peers:
         for number in range(20):
             assert other.send(bytes([number]) * 60_000) == ResponseCode.SUCCESS
         before, most, socks = memory_kib(pid), 0, []
         for _ in range(STRANGERS):
-            sock = strangers.enter_context(_small_window(broker.port))
+            sock = peers.enter_context(_small_window(broker.port))
             sock.sendall(b"".join(_pull(opaque) for opaque in range(PULLS)))
             socks.append(sock)
             assert other.read_all()[-1] == bytes([19]) * 60_000
@@ -120,14 +120,14 @@ def test_answers_that_many_connections_do_not_take_cost_a_broker_bounded_memory(
 
 def test_reader_that_is_slow_is_not_closed_for_those_that_do_not_read(start: Start) -> None:
     broker = start("broker", untakenAnswersMax=BOUND_KIB << 10, mappedFileSizeCommitLog=64 << 20)
-    with Caller(broker.port) as other, contextlib.ExitStack() as strangers:
+    with Caller(broker.port) as other, contextlib.ExitStack() as peers:
         for number in range(20):
             assert other.send(bytes([number]) * 60_000) == ResponseCode.SUCCESS
-        slow = strangers.enter_context(socket.create_connection(("127.0.0.1", broker.port), WAIT_S))
+        slow = peers.enter_context(socket.create_connection(("127.0.0.1", broker.port), WAIT_S))
         slow.sendall(b"".join(_pull(opaque) for opaque in range(4_000)))
         socks = []
         for _ in range(STRANGERS):
-            sock = strangers.enter_context(_small_window(broker.port))
+            sock = peers.enter_context(_small_window(broker.port))
             sock.sendall(b"".join(_pull(opaque) for opaque in range(PULLS)))
             socks.append(sock)
             for _ in range(50):
@@ -143,12 +143,12 @@ def test_log_that_many_slaves_do_not_take_costs_a_master_bounded_memory(start: S
         "master", untakenAnswersMax=BOUND_KIB << 10, mappedFileSizeCommitLog=64 << 20, haHousekeepingInterval=60_000
     )
     pid = master.process.pid
-    with Caller(master.port) as other, contextlib.ExitStack() as strangers:
+    with Caller(master.port) as other, contextlib.ExitStack() as peers:
         opaques = [other.tell_send(bytes(60_000)) for _ in range(800)]
         assert {other.receive().code for _ in opaques} == {ResponseCode.SUCCESS}
         before, most, socks = memory_kib(pid), 0, []
         for number in range(STRANGERS):
-            sock = strangers.enter_context(_small_window(master.ha_port))
+            sock = peers.enter_context(_small_window(master.ha_port))
             hello = SlaveHello("DefaultCluster", "broker-a", number + 1, number, 0, 0, 64 << 20)
             sock.sendall(encode_hello(hello))
             socks.append(sock)
@@ -163,12 +163,12 @@ def test_log_that_many_slaves_do_not_take_costs_a_master_bounded_memory(start: S
 def test_tables_asked_for_at_once_on_many_connections_cost_a_broker_bounded_memory(start: Start) -> None:
     broker = start("broker")
     pid = broker.process.pid
-    with Caller(broker.port) as other, contextlib.ExitStack() as strangers:
+    with Caller(broker.port) as other, contextlib.ExitStack() as peers:
         opaques = [other.tell_send(b"", topic=f"Topic{number}-{'x' * 80}") for number in range(1_000)]
         assert {other.receive().code for _ in opaques} == {ResponseCode.SUCCESS}
         before, most = memory_kib(pid), 0
         for _ in range(4):
-            sock = strangers.enter_context(_small_window(broker.port))
+            sock = peers.enter_context(_small_window(broker.port))
             sock.sendall(encode_command(Command(RequestCode.GET_ALL_TOPIC_CONFIG, 1)) * 2_500)
             assert other.send(b"served meanwhile") == ResponseCode.SUCCESS
             most = max(most, memory_kib(pid))

@@ -23,7 +23,7 @@ CODES = (0, 3, 9, 10, 11, 12, 14, 15, 29, 30, 31, 32, 33, 36, 41, 42, 103, 104, 
 class MalformedPeer:
     """Connects to a random port, sends one thing, waits a while, disconnects. See `boundary.Node`."""
 
-    name = "stranger"
+    name = "malformed-peer"
 
     def __init__(self, random: Random, network: Network) -> None:
         """`network`: lists the open ports."""

@@ -6,7 +6,8 @@
 A feature declares its tables (`Feature.tables`); those of the kernel are in `shared_tables`.
 """
 
-# a table leaves out what it does not need
+# ruff: noqa: B027  # a table leaves out what it does not need
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 from tandemq.boundary import Now
@@ -25,7 +26,7 @@ class Polled(NamedTuple):
     now: Now
 
 
-class Table:
+class Table(ABC):
     """A table that slaves copy. `take…` methods raise ProtocolError or StoreDamaged for what they cannot read."""
 
     code: RequestCode
@@ -35,13 +36,13 @@ class Table:
     may_be_ahead = False
     """Whether a slave may know more than its master: consumers commit where they read."""
 
+    @abstractmethod
     def polled(self, command: Command) -> bytes:
         """Return the body of the response to such a request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take_polled(self, polled: Polled) -> None:
         """Apply such a body."""
-        raise NotImplementedError
 
     # With the log, in a group with a registry.
 

@@ -10,6 +10,7 @@ the device (`DurableProgress`). A message that does not verify is given up only 
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -35,7 +36,7 @@ ProgressT = TypeVar("ProgressT")
 ReadingT = TypeVar("ReadingT", bound="LogReading")
 
 
-class LogReading:
+class LogReading(ABC):
     """One reading of queues after a change of the role, in slices; it restarts after an error of the store."""
 
     def __init__(self, store: Store) -> None:
@@ -56,9 +57,9 @@ class LogReading:
             self._slices = self._load()
             raise
 
+    @abstractmethod
     def _load(self) -> Iterator[None]:
         """Read everything; yield after each slice."""
-        raise NotImplementedError
 
     def _records(self, position: int, end: int, per_slice: int) -> Iterator[tuple[Record, bytes, int] | None]:
         """Yield the records of a part of the log, and None after each slice; damaged parts are skipped.
@@ -83,7 +84,7 @@ class LogReading:
             position = end if following is None else following
 
 
-class LogQueue(Feature, Generic[ReadingT]):
+class LogQueue(Feature, ABC, Generic[ReadingT]):
     """Messages of a system topic that wait for something, on a master."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -123,25 +124,25 @@ class LogQueue(Feature, Generic[ReadingT]):
             self._adopt_reading(reading, now)
 
     @property
+    @abstractmethod
     def _is_loaded(self) -> bool:
         """Whether the waiting messages are known."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _begin_reading(self) -> ReadingT:
         """Begin to read the waiting messages."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _adopt_reading(self, reading: ReadingT, now: Now) -> None:
         """Take the result of a complete reading."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _forget(self) -> None:
         """Forget the waiting messages: the log may have changed, or another broker acts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _act(self, now: Now) -> None:
         """Do what is due, in bounded time."""
-        raise NotImplementedError
 
 
 class DurableProgress(Generic[ProgressT]):
