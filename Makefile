@@ -20,8 +20,8 @@ WHERE   ?= tests
 OF_SPARK := tests/spark tests/unit/cli/test_spark_options.py tests/unit/console/test_pipeline.py \
 	tests/unit/console/test_query_files.py
 # Tests of the packages that import the engine.
-OF_ENGINE := $(addprefix tests/unit/,$(addprefix broker/,filter integrity pull send state features) \
-	client/core engine replication storage cli/test_log.py cli/test_log_format.py)
+OF_ENGINE := tests/unit/broker tests/unit/client/core tests/unit/engine tests/unit/replication tests/unit/storage \
+	tests/unit/cli/test_log.py tests/unit/cli/test_log_format.py
 ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clusters tests/test_tidy.py tests/test_docs.py
 CHOSEN   = $(if $(k),-k "$(k)")
 # How long each test of a run took, the longest first.

@@ -384,6 +384,16 @@ def word_complaints(text: str) -> Complaints:
             yield f"line {text.count(chr(10), 0, found.start()) + 1}: {found.group()!r}; write: {word.instead}"
 
 
+NAMED_PATH = re.compile(r"(?<![\w./-])(?:tests|src|lab|bench|chaos|tools|examples|deploy)/[\w/.-]*\w/?(?![\w*<{$%-])")
+
+
+def path_complaints(text: str) -> Complaints:
+    """A path of the repository that a text names exists."""
+    for found in NAMED_PATH.finditer(text):
+        if not (ROOT / found.group()).exists():
+            yield f"line {text.count(chr(10), 0, found.start()) + 1}: there is no {found.group()}"
+
+
 # --- the house as it is
 
 
@@ -439,6 +449,13 @@ def test_nothing_is_left_to_do_and_no_place_is_named() -> None:
     texts = [p for p in tracked() if p.suffix not in {".png", ".gz", ".zip", ".bin", ".class", ".jar"}]
     texts = [p for p in texts if "golden" not in p.parts]
     assert not gather(texts, lambda p: text_complaints(p.read_text(encoding="utf-8")))
+
+
+def test_paths_that_are_named_exist() -> None:
+    roots = (".ci/", ".github/", "Makefile", "pyproject.toml", "tools/", "docs/", "lab/", "bench/", "chaos/", "src/")
+    texts = [p for p in tracked() if name_of(p).startswith(roots) or name_of(p).endswith(".md")]
+    texts = [p for p in texts if p.suffix in {"", ".py", ".pyi", ".pyx", ".pxi", ".md", ".sh", ".yml", ".toml"}]
+    assert not gather(texts, lambda p: path_complaints(p.read_text(encoding="utf-8")))
 
 
 def test_file_names_are_nouns_of_the_field() -> None:
@@ -706,6 +723,14 @@ def test_check_lets_pass(check: Callable[[ast.Module], Complaints], source: str)
 )
 def test_text_check_complains_about(text: str) -> None:
     assert list(text_complaints(text))
+
+
+def test_path_check_complains_about_paths_that_do_not_exist() -> None:
+    assert list(path_complaints("make test WHERE=tests/unit/broker/gone")) == [
+        "line 1: there is no tests/unit/broker/gone"
+    ]
+    assert list(path_complaints("\nsee tests/gone.py.")) == ["line 2: there is no tests/gone.py"]
+    assert not list(path_complaints("tests/test_tidy.py, tests/unit/ and build/tests/gone, tests/gone-*.py"))
 
 
 def test_name_check_complains_about_retired_names_only() -> None:

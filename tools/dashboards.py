@@ -1,9 +1,9 @@
 """Dashboards for Grafana in deploy/monitoring/grafana: python -m tools.dashboards [--check].
 
 A board is rows of panels; a panel has queries, each an expression and a legend. The tables are in `tools.boards`.
-`make reference` writes the files. tests/test_monitoring.py fails when one differs, or when an expression names a metric
-that the code does not have; tests/interop/test_prometheus.py evaluates every expression on a cluster that a real
-Prometheus scrapes.
+`make reference` writes the files. tests/unit/telemetry/test_dashboards.py fails when one differs, or when an expression
+names a metric that the code does not have; tests/interop/test_prometheus.py evaluates every expression on a cluster
+that a real Prometheus scrapes.
 """
 
 import json
