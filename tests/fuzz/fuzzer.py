@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from tandemq.broker.features.timers.records import TimedCopy, TimedMessage, TimerHead, head_of
+from tandemq.broker.features.timers.records import TimerHead, head_of
 from tandemq.broker.filter.parser import compile_filter
 from tandemq.broker.kernel.connection import pack_host
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.record.record import decode_message, parse_record, record_fault, unpack_head
-from tandemq.engine import KEY_ROW, python
+from tandemq.codec.record.record import parse_record, record_fault, unpack_head
+from tandemq.engine import KEY_ROW, RecordChanges, python
+from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.message import decode_properties
 from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE
@@ -71,6 +72,8 @@ class Counts:
     """Pieces of a log."""
     timed: int = 0
     """Timed messages read by the engine."""
+    copied: int = 0
+    """Records copied by the engine."""
 
 
 class Fuzzer:
@@ -256,6 +259,7 @@ class Fuzzer:
         start = random.randrange(len(data) + 1)
         for _ in range(4):
             self._check_heads(data, base)
+            self._copy(data)
         properties = data[start : start + random.randrange(200)]
         self._same(is_compared, lambda engine: engine.key_rows("T", properties, start, end[0]), properties)
         self._gather(data, base)
@@ -285,16 +289,45 @@ class Fuzzer:
         head = head_of(record, properties, unpack_head(data, at).prepared_offset - 1)
         if TimerHead(*row) != head:
             raise Different(f"timer_heads: {row!r} instead of {head!r} for {data!r} at {at}")
-        [found] = self.engine.timer_copies(data, base, entry, offset, topic)
-        if found is None:
-            return
         self.counts.timed += 1
-        message = decode_message(data[at : at + size], 0, size, inflates=False)
-        queue_id = int(message.properties["REAL_QID"])
-        body = data[record.body_start : record.body_end]
-        copy = TimedMessage(head, message, body, queue_id, record.log_offset, size).copy()
-        if TimedCopy(TimerHead(*found[0]), *found[1:]) != copy:
-            raise Different(f"timer_copies: {found!r} instead of {copy!r} for {data!r} at {at}")
+
+    def _copy(self, data: bytes) -> None:
+        """Check that a record is copied as the code in Python copies it."""
+        random = self._random
+        at = 0
+        for _ in range(random.randrange(4)):
+            at += max(0, min(int.from_bytes(data[at : at + 4]), len(data) - at))
+        record = data[at : at + int.from_bytes(data[at : at + 4])]
+        names = (b"KEYS", b"TAGS", b"UNIQ_KEY", b"DELAY", b"WAIT", b"REAL_TOPIC", b"TIMER_OUT_MS", "é".encode(), b"a")
+        changed = random.sample(names, random.randrange(4))
+        changes = RecordChanges(
+            random.choice((0, 1, 8, 0x30)),
+            tuple(changed + random.sample(names, random.randrange(4))),
+            tuple((name, b"d" * random.randrange(1, 99)) for name in random.sample(names, random.randrange(4))),
+            b"".join(b"%b\x01%d\x02" % (name, random.getrandbits(20)) for name in changed),
+            random.choice((None, *HOSTS)),
+            random.choice((None, 0, 7)),
+            random.getrandbits(40),
+        )
+        topic = random.choice((b"T", b"Long" * 31, b"Long" * 32))
+        place = (random.randrange(9), random.getrandbits(40), BORN_MS)
+
+        def copy(engine: Any) -> object:
+            sizes: list[int] = []
+
+            def reserve(size: int) -> int:
+                sizes.append(size)
+                return at << 20
+
+            try:
+                return engine.copy_record(record, changes, topic, *place, reserve), sizes
+            except (ProtocolError, RecordTooLarge) as error:
+                return str(error)
+
+        found = copy(self.engine)
+        if found != copy(python):
+            raise Different(f"copy_record: {found!r} is wrong for {record!r} and {changes}")
+        self.counts.copied += isinstance(found, tuple)
 
     def _gather(self, data: bytes, base: int) -> None:
         random = self._random

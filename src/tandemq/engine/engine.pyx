@@ -19,6 +19,7 @@ from tandemq.codec.record.record import decode_host
 from tandemq.engine.python import (
     CHECKED_BYTES_MAX,
     TIMED_BYTES_MAX,
+    CopiedRecord,
     Gathered,
     LinkedKeys,
     MovedRecords,
@@ -31,6 +32,8 @@ from tandemq.engine.python import (
     TakenSends,
     VerifiedRecords,
 )
+from tandemq.engine.python.moves import copy_record as copy_record_in_python
+from tandemq.errors import RecordTooLarge
 from tandemq.model.command import VERSION_SPOKEN
 from tandemq.model.message import StoredMessage
 from tandemq.model.property_rules import MEANINGS, TIMER_PREFIX, Meaning

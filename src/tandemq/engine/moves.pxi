@@ -95,10 +95,11 @@ def move_records(
 ):
     cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
     cdef Bytes entry = <Bytes>PyBytes_AS_STRING(entries)
-    cdef Py_ssize_t length = PyBytes_GET_SIZE(data), size, head, count = 0
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(data), size, count = 0
     cdef Py_ssize_t rows = PyBytes_GET_SIZE(entries) // ENTRY_BYTES
     cdef Record record
     cdef Moved moved
+    cdef Copy copy
     cdef Text dropped, pair, properties
     cdef bytes drop = rule[0], wanted = rule[1]
     cdef int64_t precision_ms = rule[2], when_ms
@@ -110,8 +111,6 @@ def move_records(
     cdef dict known = {}
     cdef list queues = []
     cdef tuple place
-    cdef unsigned char *start
-    cdef unsigned char *to
     dropped.data = <Bytes>PyBytes_AS_STRING(drop)
     dropped.size = PyBytes_GET_SIZE(drop)
     pair.data = <Bytes>PyBytes_AS_STRING(wanted)
@@ -135,7 +134,7 @@ def move_records(
                 or record.queue_offset != queue_offset + count
                 or not is_named(record.topic.data, record.topic.size, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
                 or (not is_timed and <int64_t>big_64(entry + 12) < record.store_ms)
-                or big_32(raw + at + 4) != MAGIC_V1
+                or record.magic != MAGIC_V1
                 or record.sys_flag & (BORN_V6 | STORE_V6)
                 or record.sys_flag & TRANSACTION_BITS in (PREPARED, ROLLBACK)
                 or (is_timed and record.sys_flag & TRANSACTION_BITS)
@@ -143,9 +142,7 @@ def move_records(
             ):
                 break
             properties = record.properties
-            if properties.size < CRC_PROPERTY_BYTES or memcmp(
-                properties.data + properties.size - CRC_PROPERTY_BYTES, CRC_NAME, 9
-            ):
+            if not has_own_crc(&record):
                 break
             properties.size -= CRC_PROPERTY_BYTES
             if not read_moved(properties, dropped, pair, &moved, kept.data) or (is_timed and not moved.has_pair):
@@ -173,27 +170,21 @@ def move_records(
                     break
                 known[place] = found
             queue = <QueueTail?>found
-            head = record.body - (raw + at)
-            size = head + record.body_size + 1 + moved.topic.size + 2 + moved.kept + CRC_PROPERTY_BYTES
+            properties.data = kept.data
+            properties.size = moved.kept
+            size = copied_bytes(&record, moved.topic, properties)
             if records.size + size > room:
                 break
             reserve(&records, size)
-            start = to = records.data + records.size
-            memcpy(to, raw + at, head + record.body_size)
-            put_32(to, <uint32_t>size)
-            put_32(to + 12, <uint32_t>target_id)
-            put_64(to + 20, <uint64_t>queue.next_offset)
-            put_64(to + 28, <uint64_t>end)
-            put_64(to + 56, <uint64_t>store_ms)
-            put_64(to + 76, <uint64_t>(record.log_offset + 1 if is_timed else 0))  # prepared offset
-            to += head + record.body_size
-            to[0] = <unsigned char>moved.topic.size
-            memcpy(to + 1, moved.topic.data, moved.topic.size)
-            to += 1 + moved.topic.size
-            put_16(to, <uint32_t>(moved.kept + CRC_PROPERTY_BYTES))
-            memcpy(to + 2, kept.data, moved.kept)
-            to += 2 + moved.kept
-            put_crc_property(to, crc32_of(start, to - start) & CRC_MASK)
+            copy.queue_id = <int32_t>target_id
+            copy.queue_offset = queue.next_offset
+            copy.log_offset = end
+            copy.sys_flag = record.sys_flag
+            copy.store_ms = store_ms
+            copy.store_host = NULL
+            copy.reconsume = record.reconsume
+            copy.prepared = record.log_offset + 1 if is_timed else 0
+            write_copy(records.data + records.size, raw + at, &record, &copy, moved.topic, properties)
             if queue.next_offset == queue.max_offset:
                 queues.append(queue)
             queue.stage_one(end, <int32_t>size, tags_code(moved.named.tags))
@@ -212,4 +203,114 @@ def move_records(
     finally:
         PyMem_Free(records.data)
         PyMem_Free(keys.data)
+        PyMem_Free(kept.data)
+
+
+cdef bint is_one_of(Text name, tuple names):
+    cdef bytes other
+    for other in names:
+        if is_named(name.data, name.size, PyBytes_AS_STRING(other), PyBytes_GET_SIZE(other)):
+            return True
+    return False
+
+
+cdef int copy_properties(Text properties, tuple dropped, uint64_t *seen, tuple defaults, Buffer *kept) except -1:
+    """Copy the properties that are not dropped; False if they are not as a broker writes them.
+
+    Sets a bit of `seen` for each of the defaults whose name occurs.
+    """
+    cdef Bytes at = properties.data
+    cdef Bytes end = properties.data + properties.size
+    cdef Bytes stop, split
+    cdef Text[64] names
+    cdef Text name
+    cdef int count = 0, number
+    cdef bytes other
+    seen[0] = 0
+    while at < end:
+        stop = <Bytes>memchr(at, 2, end - at)
+        if stop == NULL or count == 64:
+            return False
+        split = <Bytes>memchr(at, 1, stop - at)
+        if split == NULL or split == at or split + 1 == stop:
+            return False
+        name.data = at
+        name.size = split - at
+        for number in range(count):
+            if is_same(names[number], name):
+                return False
+        names[count] = name
+        count += 1
+        if meaning_of(at, name.size) == CRC_MEANT:
+            return False
+        for number in range(<int>len(defaults)):
+            other = defaults[number][0]
+            if is_named(name.data, name.size, PyBytes_AS_STRING(other), PyBytes_GET_SIZE(other)):
+                seen[0] |= <uint64_t>1 << number
+        if not is_one_of(name, dropped):
+            append(kept, at, stop + 1 - at)
+        at = stop + 1
+    return True
+
+
+def copy_record(bytes data, changes, bytes topic, int32_t queue_id, int64_t queue_offset, int64_t store_ms, reserve_bytes):
+    cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef Record record
+    cdef Copy copy
+    cdef Text name, properties
+    cdef Buffer kept
+    cdef bytes copied, pair, host = changes.store_host
+    cdef tuple dropped = changes.drop, defaults = changes.defaults
+    cdef uint64_t seen
+    cdef int number
+    cdef unsigned char *to
+    name.data = <Bytes>PyBytes_AS_STRING(topic)
+    name.size = PyBytes_GET_SIZE(topic)
+    kept.data = NULL
+    kept.size = kept.room = 0
+    if (
+        not read_record(raw, size, &record)
+        or record.size != size
+        or record.magic != MAGIC_V1
+        or name.size > 127
+        or not has_own_crc(&record)
+        or not is_sound(raw, &record)
+        or (host is not None and PyBytes_GET_SIZE(host) != record.behind - record.store_at - 8)
+    ):
+        return copy_record_in_python(data, changes, topic, queue_id, queue_offset, store_ms, reserve_bytes)
+    properties = record.properties
+    properties.size -= CRC_PROPERTY_BYTES
+    try:
+        if not is_text(properties.data, properties.size) or not copy_properties(
+            properties, dropped, &seen, defaults, &kept
+        ):
+            return copy_record_in_python(data, changes, topic, queue_id, queue_offset, store_ms, reserve_bytes)
+        for number in range(<int>len(defaults)):
+            if not seen >> number & 1:
+                pair = b"%b\x01%b\x02" % defaults[number]
+                append(&kept, PyBytes_AS_STRING(pair), PyBytes_GET_SIZE(pair))
+        pair = changes.add
+        append(&kept, PyBytes_AS_STRING(pair), PyBytes_GET_SIZE(pair))
+        properties.data = kept.data
+        properties.size = kept.size
+        if kept.size + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX:
+            raise RecordTooLarge(
+                f"the properties take {kept.size + CRC_PROPERTY_BYTES} bytes, at most {PROPERTIES_BYTES_MAX} fit"
+            )
+        copied = PyBytes_FromStringAndSize(NULL, copied_bytes(&record, name, properties))
+        copy.queue_id = queue_id
+        copy.queue_offset = queue_offset
+        copy.log_offset = reserve_bytes(len(copied))
+        copy.sys_flag = <int32_t>changes.sys_flag & ~(BORN_V6 | STORE_V6) | record.sys_flag & (BORN_V6 | STORE_V6)
+        copy.store_ms = store_ms
+        copy.store_host = NULL
+        if host is not None:
+            copy.store_host = <Bytes>PyBytes_AS_STRING(host)
+        copy.reconsume = record.reconsume if changes.reconsume_times is None else <int32_t>changes.reconsume_times
+        copy.prepared = changes.prepared_offset
+        to = <unsigned char *>PyBytes_AS_STRING(copied)
+        write_copy(to, raw, &record, &copy, name, properties)
+        return CopiedRecord(copied, taken(&kept, 0), copy.log_offset)
+    finally:
         PyMem_Free(kept.data)

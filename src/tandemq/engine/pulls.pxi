@@ -299,7 +299,7 @@ cdef class LogSources:
         reserve(to, HEAD_BYTES_MAX + tail)
         if not self.read_part(to.data + HEAD_BYTES_MAX, wanted.start + wanted.size - tail, tail, descriptor):
             return 0
-        return read_tail(to.data + HEAD_BYTES_MAX, tail, big_32(to.data + 4), record)
+        return read_tail(to.data + HEAD_BYTES_MAX, tail, record)
 
 
 cdef inline bint is_wanted(int64_t code, object codes, const int64_t *few, Py_ssize_t few_count) except -1:

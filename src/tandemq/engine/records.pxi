@@ -1,12 +1,34 @@
 # Records: parsed, verified, dispatched to queues and index.
 
+cdef enum:  # Positions of fields in a record; those behind the broker's host are counted from its end.
+    MAGIC_AT = 4
+    BODY_CRC_AT = 8
+    QUEUE_ID_AT = 12
+    FLAG_AT = 16
+    QUEUE_OFFSET_AT = 20
+    LOG_OFFSET_AT = 28
+    SYS_FLAG_AT = 36
+    BORN_MS_AT = 40
+    BORN_HOST_AT = 48
+    RECONSUME_BEHIND = 0
+    PREPARED_BEHIND = 4
+    BODY_SIZE_BEHIND = 12
+    FIXED_BEHIND_BYTES = 16
+
+
 cdef struct Record:
     Py_ssize_t size
+    uint32_t magic
     int32_t queue_id
     int64_t queue_offset
     int64_t log_offset
     int32_t sys_flag
+    int64_t born_ms
+    Py_ssize_t store_at  # Position of the store time, which the broker's host follows.
+    Py_ssize_t behind  # Position of the host's end.
     int64_t store_ms
+    int32_t reconsume
+    int64_t prepared
     uint32_t body_crc
     Bytes body
     Py_ssize_t body_size
@@ -21,33 +43,36 @@ cdef enum:
 
 cdef inline Py_ssize_t read_head(Bytes data, Py_ssize_t size, Record *record) noexcept:
     """Parse the fields before the body, which has `size` bytes with what is behind it at most; return their size or 0."""
-    cdef Py_ssize_t head, at
-    cdef uint32_t magic
-    record.sys_flag = <int32_t>big_32(data + 36)
-    head = 88 + (12 if record.sys_flag & BORN_V6 else 0) + (12 if record.sys_flag & STORE_V6 else 0)
+    cdef Py_ssize_t head
+    record.sys_flag = <int32_t>big_32(data + SYS_FLAG_AT)
+    record.store_at = BORN_HOST_AT + (20 if record.sys_flag & BORN_V6 else 8)
+    record.behind = record.store_at + 8 + (20 if record.sys_flag & STORE_V6 else 8)
+    head = record.behind + FIXED_BEHIND_BYTES
     if size < head + 3:
         return 0
     record.size = <int32_t>big_32(data)
-    magic = big_32(data + 4)
-    if magic != MAGIC_V1 and magic != MAGIC_V2:
+    record.magic = big_32(data + MAGIC_AT)
+    if record.magic != MAGIC_V1 and record.magic != MAGIC_V2:
         return 0
-    record.body_crc = big_32(data + 8)
-    record.queue_id = <int32_t>big_32(data + 12)
-    record.queue_offset = <int64_t>big_64(data + 20)
-    record.log_offset = <int64_t>big_64(data + 28)
-    at = 48 + (20 if record.sys_flag & BORN_V6 else 8)
-    record.store_ms = <int64_t>big_64(data + at)
-    record.body_size = <int32_t>big_32(data + head - 4)
+    record.body_crc = big_32(data + BODY_CRC_AT)
+    record.queue_id = <int32_t>big_32(data + QUEUE_ID_AT)
+    record.queue_offset = <int64_t>big_64(data + QUEUE_OFFSET_AT)
+    record.log_offset = <int64_t>big_64(data + LOG_OFFSET_AT)
+    record.born_ms = <int64_t>big_64(data + BORN_MS_AT)
+    record.store_ms = <int64_t>big_64(data + record.store_at)
+    record.reconsume = <int32_t>big_32(data + record.behind + RECONSUME_BEHIND)
+    record.prepared = <int64_t>big_64(data + record.behind + PREPARED_BEHIND)
+    record.body_size = <int32_t>big_32(data + record.behind + BODY_SIZE_BEHIND)
     record.body = data + head
     if record.size > size or record.body_size < 0 or head + record.body_size + 3 > record.size:
         return 0
     return head
 
 
-cdef inline bint read_tail(Bytes data, Py_ssize_t size, uint32_t magic, Record *record) noexcept:
+cdef inline bint read_tail(Bytes data, Py_ssize_t size, Record *record) noexcept:
     """Parse topic and properties, which must have `size` bytes."""
     cdef Py_ssize_t at, length
-    if magic == MAGIC_V1:
+    if record.magic == MAGIC_V1:
         length = data[0]
         at = 1
         if length > 127:
@@ -76,7 +101,57 @@ cdef bint read_record(Bytes data, Py_ssize_t size, Record *record) noexcept:
     if not at:
         return False
     at += record.body_size
-    return read_tail(data + at, record.size - at, big_32(data + 4), record)
+    return read_tail(data + at, record.size - at, record)
+
+
+cdef struct Copy:
+    int32_t queue_id
+    int64_t queue_offset
+    int64_t log_offset
+    int32_t sys_flag
+    int64_t store_ms
+    Bytes store_host  # Of as many bytes as that of the record; NULL: that of the record.
+    int32_t reconsume
+    int64_t prepared
+
+
+cdef inline Py_ssize_t copied_bytes(Record *record, Text topic, Text properties) noexcept:
+    """Return the size of a record with another topic, of at most 127 bytes, and other properties; its own CRC is added."""
+    return (
+        record.behind + FIXED_BEHIND_BYTES + record.body_size + 1 + topic.size + 2 + properties.size + CRC_PROPERTY_BYTES
+    )
+
+
+cdef void write_copy(
+    unsigned char *to, Bytes data, Record *record, const Copy *copy, Text topic, Text properties
+) noexcept:
+    """Write a record with magic V1 at `data` with other values, another topic and other properties."""
+    cdef Py_ssize_t at = record.behind + FIXED_BEHIND_BYTES + record.body_size
+    memcpy(to, data, at)
+    put_32(to, <uint32_t>copied_bytes(record, topic, properties))
+    put_32(to + QUEUE_ID_AT, <uint32_t>copy.queue_id)
+    put_64(to + QUEUE_OFFSET_AT, <uint64_t>copy.queue_offset)
+    put_64(to + LOG_OFFSET_AT, <uint64_t>copy.log_offset)
+    put_32(to + SYS_FLAG_AT, <uint32_t>copy.sys_flag)
+    put_64(to + record.store_at, <uint64_t>copy.store_ms)
+    if copy.store_host != NULL:
+        memcpy(to + record.store_at + 8, copy.store_host, record.behind - record.store_at - 8)
+    put_32(to + record.behind + RECONSUME_BEHIND, <uint32_t>copy.reconsume)
+    put_64(to + record.behind + PREPARED_BEHIND, <uint64_t>copy.prepared)
+    to[at] = <unsigned char>topic.size
+    memcpy(to + at + 1, topic.data, topic.size)
+    at += 1 + topic.size
+    put_16(to + at, <uint32_t>(properties.size + CRC_PROPERTY_BYTES))
+    if properties.size:  # without any they may have no memory, and memcpy wants some
+        memcpy(to + at + 2, properties.data, properties.size)
+    at += 2 + properties.size
+    put_crc_property(to + at, crc32_of(to, at) & CRC_MASK)
+
+
+cdef inline bint has_own_crc(Record *record) noexcept:
+    """Whether the last of a record's properties is its CRC."""
+    cdef Py_ssize_t size = record.properties.size - CRC_PROPERTY_BYTES
+    return size >= 0 and memcmp(record.properties.data + size, CRC_NAME, 9) == 0
 
 
 cdef bint is_sound(Bytes data, Record *record) noexcept:
@@ -140,7 +215,7 @@ def parse_records(data, Py_ssize_t start, Py_ssize_t end, *, bint checks):
             place.stop = start + size
             is_regular = (
                 read_record(raw + start, size, &record)
-                and big_32(raw + start + 4) == MAGIC_V1
+                and record.magic == MAGIC_V1
                 and not record.sys_flag & (BORN_V6 | STORE_V6)
                 and (not checks or is_sound(raw + start, &record))
             )

@@ -440,24 +440,24 @@ cdef class SendEngine:
             self.queues.append(queue)
         start = at = self.records.data + self.records.size
         put_32(at, <uint32_t>size)
-        put_32(at + 4, MAGIC_V1)
-        put_32(at + 8, crc32_of(body, body_bytes) & CRC_MASK)
-        put_32(at + 12, <uint32_t>queue_id)
-        put_32(at + 16, <uint32_t>flag)
-        put_64(at + 20, <uint64_t>queue.next_offset)
-        put_64(at + 28, <uint64_t>log_offset)
-        put_32(at + 36, <uint32_t>sys_flag)
-        put_64(at + 40, <uint64_t>send.born_ms)
-        at += 48
+        put_32(at + MAGIC_AT, MAGIC_V1)
+        put_32(at + BODY_CRC_AT, crc32_of(body, body_bytes) & CRC_MASK)
+        put_32(at + QUEUE_ID_AT, <uint32_t>queue_id)
+        put_32(at + FLAG_AT, <uint32_t>flag)
+        put_64(at + QUEUE_OFFSET_AT, <uint64_t>queue.next_offset)
+        put_64(at + LOG_OFFSET_AT, <uint64_t>log_offset)
+        put_32(at + SYS_FLAG_AT, <uint32_t>sys_flag)
+        put_64(at + BORN_MS_AT, <uint64_t>send.born_ms)
+        at += BORN_HOST_AT
         memcpy(at, PyBytes_AS_STRING(born_host), born_bytes)
         at += born_bytes
         put_64(at, <uint64_t>self.store_ms)
         memcpy(at + 8, PyBytes_AS_STRING(self.store_host), store_bytes)
         at += 8 + store_bytes
-        put_32(at, <uint32_t>send.reconsume)
-        put_64(at + 4, 0)
-        put_32(at + 12, <uint32_t>body_bytes)
-        at += 16
+        put_32(at + RECONSUME_BEHIND, <uint32_t>send.reconsume)
+        put_64(at + PREPARED_BEHIND, 0)
+        put_32(at + BODY_SIZE_BEHIND, <uint32_t>body_bytes)
+        at += FIXED_BEHIND_BYTES
         memcpy(at, body, body_bytes)
         at += body_bytes
         memcpy(at, PyBytes_AS_STRING(topic.encoded), topic_bytes)
@@ -507,7 +507,7 @@ cdef class SendEngine:
         size = PyBytes_GET_SIZE(raw)
         if not read_record(data, size, &record) or record.size != size or not is_sound(data, &record):
             return 0
-        if big_32(data + 4) != MAGIC_V1 or record.log_offset != log_offset or record.queue_offset != half_offset:
+        if record.magic != MAGIC_V1 or record.log_offset != log_offset or record.queue_offset != half_offset:
             return 0
         if record.sys_flag & TRANSACTION_BITS or not is_named(
             record.topic.data, record.topic.size, PyBytes_AS_STRING(HALF), PyBytes_GET_SIZE(HALF)
@@ -515,7 +515,7 @@ cdef class SendEngine:
             return 0
         kept.data = record.properties.data
         kept.size = record.properties.size - CRC_PROPERTY_BYTES
-        if kept.size <= 0 or memcmp(kept.data + kept.size, CRC_NAME, 9) or not read_half(kept, &half):
+        if kept.size <= 0 or not has_own_crc(&record) or not read_half(kept, &half):
             return 0
         if not is_named(group.data, group.size, <const char *>half.group.data, half.group.size):
             return 0
@@ -530,7 +530,7 @@ cdef class SendEngine:
             (
                 half_offset,
                 PyUnicode_DecodeUTF8(<char *>half.topic.data, half.topic.size, "strict"),
-                <int64_t>big_64(data + 40),
+                record.born_ms,
                 outcome == COMMIT,
             )
         )
@@ -544,8 +544,8 @@ cdef class SendEngine:
         """Store the message of a half message; return 0 if its queue is not open, or the file has no room."""
         cdef TopicTarget topic
         cdef QueueTail queue
-        cdef int64_t log_offset = self.log_end + self.records.size
-        cdef Py_ssize_t size = record.size - record.topic.size + half.topic.size
+        cdef Copy copy
+        cdef Py_ssize_t size = copied_bytes(record, half.topic, kept)
         cdef object name = PyUnicode_DecodeUTF8(<char *>half.topic.data, half.topic.size, "strict")
         cdef PyObject *found = PyDict_GetItem(self.topics, name)
         if found == NULL:
@@ -557,8 +557,21 @@ cdef class SendEngine:
         queue = <QueueTail?><object>found
         if self.records.size + size > self.room:
             return 0
-        self.store_committed(data, record, kept, topic, queue, queue_id, size, tags_code(half.named.tags))
-        append_keys(&self.keys, topic.key_prefix, half.named.unique, half.named.keys, log_offset, self.store_ms)
+        reserve(&self.records, size)
+        if queue.next_offset == queue.max_offset:
+            self.queues.append(queue)
+        copy.queue_id = <int32_t>queue_id
+        copy.queue_offset = queue.next_offset
+        copy.log_offset = self.log_end + self.records.size
+        copy.sys_flag = record.sys_flag | COMMIT
+        copy.store_ms = self.store_ms
+        copy.store_host = NULL
+        copy.reconsume = record.reconsume
+        copy.prepared = record.log_offset
+        write_copy(self.records.data + self.records.size, data, record, &copy, half.topic, kept)
+        queue.stage_one(copy.log_offset, <int32_t>size, tags_code(half.named.tags))
+        append_keys(&self.keys, topic.key_prefix, half.named.unique, half.named.keys, copy.log_offset, self.store_ms)
+        self.records.size += size
         return 1
 
     cdef bint is_named_by(self, Header *header, Text unique) noexcept:
@@ -574,41 +587,6 @@ cdef class SendEngine:
         return is_named(one.data, one.size, <const char *>unique.data, unique.size) or is_named(
             other.data, other.size, <const char *>unique.data, unique.size
         )
-
-    cdef int store_committed(
-        self, Bytes half, Record *record, Text properties, TopicTarget topic, QueueTail queue, int64_t queue_id,
-        Py_ssize_t size, int64_t code,
-    ) except -1:
-        """Append the message of a half message, and stage its queue entry."""
-        cdef int64_t log_offset = self.log_end + self.records.size
-        cdef Py_ssize_t head = record.body - half
-        cdef Py_ssize_t topic_bytes = PyBytes_GET_SIZE(topic.encoded)
-        cdef Py_ssize_t store_bytes = 20 if record.sys_flag & STORE_V6 else 8
-        cdef unsigned char *start
-        cdef unsigned char *at
-        reserve(&self.records, size)
-        if queue.next_offset == queue.max_offset:
-            self.queues.append(queue)
-        start = at = self.records.data + self.records.size
-        memcpy(at, half, head + record.body_size)
-        put_32(at, <uint32_t>size)
-        put_32(at + 12, <uint32_t>queue_id)
-        put_64(at + 20, <uint64_t>queue.next_offset)
-        put_64(at + 28, <uint64_t>log_offset)
-        put_32(at + 36, <uint32_t>(record.sys_flag | COMMIT))
-        at += head - 16 - store_bytes - 8  # store time, store host, reconsume times, prepared offset, body length
-        put_64(at, <uint64_t>self.store_ms)
-        put_64(at + 8 + store_bytes + 4, <uint64_t>record.log_offset)
-        at = start + head + record.body_size
-        memcpy(at, PyBytes_AS_STRING(topic.encoded), topic_bytes)
-        at += topic_bytes
-        put_16(at, <uint32_t>(properties.size + CRC_PROPERTY_BYTES))
-        memcpy(at + 2, properties.data, properties.size)
-        at += 2 + properties.size
-        put_crc_property(at, crc32_of(start, at - start) & CRC_MASK)
-        queue.stage_one(log_offset, <int32_t>size, code)
-        self.records.size += size
-        return 0
 
     cdef int acknowledge_end(self, int64_t link, Send *send) except -1:
         """Prepare the response to an end: it waits like that to a send."""

@@ -21,7 +21,7 @@ cdef object timer_head(Record *record):
     cdef Bytes name
     cdef int meaning
     cdef bint is_delete = False, is_rolled = False
-    cdef int64_t out_ms = 0, prepared = <int64_t>big_64(record.body - 12)
+    cdef int64_t out_ms = 0
     topic.size = key.size = out.size = 0
     topic.data = key.data = out.data = NULL
     while start < size:
@@ -45,7 +45,7 @@ cdef object timer_head(Record *record):
             elif meaning == TIMER_ROLLS:
                 is_rolled = not is_named(value.data, value.size, b"0", 1)
         start = stop + 1
-    if record.sys_flag & TRANSACTION_BITS or prepared < 0 or not is_topic_name(topic):
+    if record.sys_flag & TRANSACTION_BITS or record.prepared < 0 or not is_topic_name(topic):
         return None
     if not read_number(out, <int64_t>1 << 60, &out_ms):
         return None
@@ -55,7 +55,7 @@ cdef object timer_head(Record *record):
         PyUnicode_DecodeUTF8(<char *>key.data, key.size, "replace") if key.size else "",
         is_delete,
         is_rolled,
-        prepared - 1,
+        record.prepared - 1,
         record.store_ms,
     )
 
@@ -83,91 +83,4 @@ def timer_heads(bytes data, int64_t base, bytes entries, int64_t queue_offset, b
             found.append(None)
         else:
             found.append(timer_head(&record))
-    return found
-
-
-cdef bint is_copied_as_it_is(Text properties) noexcept:
-    """Whether the properties are stored in a copy byte by byte, with those of the delivery behind them."""
-    cdef Text names[NAMES_MAX]
-    cdef int count = 0, number, meaning
-    cdef Py_ssize_t start = 0, stop, split
-    cdef Bytes data = properties.data, mark
-    if not properties.size or data[properties.size - 1] != 2 or not is_utf8(data, properties.size):
-        return False
-    while start < properties.size:
-        mark = <Bytes>memchr(data + start, 2, properties.size - start)
-        stop = mark - data
-        mark = <Bytes>memchr(data + start, 1, stop - start)
-        if mark == NULL or count == NAMES_MAX:
-            return False
-        split = mark - data
-        if split == start or split + 1 == stop:
-            return False
-        names[count].data = data + start
-        names[count].size = split - start
-        meaning = meaning_of(names[count].data, names[count].size)
-        if meaning == CRC_MEANT or meaning == TIMER_MARK:
-            return False
-        for number in range(count):
-            if is_named(
-                names[number].data, names[number].size, <const char *>names[count].data, names[count].size
-            ):
-                return False
-        count += 1
-        start = stop + 1
-    return True
-
-
-cdef bint real_queue(Text properties, int64_t *queue_id) noexcept:
-    """Find the queue that a timed message is delivered to; False if there is none."""
-    cdef Py_ssize_t start = 0, stop
-    cdef Bytes data = properties.data, mark
-    cdef Text value
-    while start < properties.size:
-        mark = <Bytes>memchr(data + start, 2, properties.size - start)
-        stop = mark - data
-        if stop - start > 9 and memcmp(data + start, b"REAL_QID\x01", 9) == 0:
-            value.data = data + start + 9
-            value.size = stop - start - 9
-            return read_number(value, INT32_MAX_VALUE, queue_id)
-        start = stop + 1
-    return False
-
-
-def timer_copies(bytes data, int64_t base, bytes entries, int64_t queue_offset, bytes topic):
-    cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
-    cdef Bytes entry = <Bytes>PyBytes_AS_STRING(entries)
-    cdef list found = timer_heads(data, base, entries, queue_offset, topic)
-    cdef Py_ssize_t number, born, store
-    cdef int64_t at, queue_id = 0
-    cdef Record record
-    cdef Text kept
-    for number in range(len(found)):
-        at = <int64_t>(big_64(entry) - <uint64_t>base)
-        entry += ENTRY_BYTES
-        if found[number] is None:
-            continue
-        read_record(raw + at, PyBytes_GET_SIZE(data) - at, &record)
-        kept = record.properties
-        if kept.size >= CRC_PROPERTY_BYTES and not memcmp(kept.data + kept.size - CRC_PROPERTY_BYTES, CRC_NAME, 9):
-            kept.size -= CRC_PROPERTY_BYTES
-        born = 20 if record.sys_flag & BORN_V6 else 8
-        store = 20 if record.sys_flag & STORE_V6 else 8
-        if not is_sound(raw + at, &record) or not is_copied_as_it_is(kept) or not real_queue(kept, &queue_id):
-            found[number] = None
-            continue
-        found[number] = (
-            found[number],
-            queue_id,
-            record.log_offset,
-            record.size,
-            <int32_t>big_32(raw + at + 16),
-            record.sys_flag,
-            <int64_t>big_64(raw + at + 40),
-            PyBytes_FromStringAndSize(<char *>raw + at + 48, born),
-            PyBytes_FromStringAndSize(<char *>raw + at + 56 + born, store),
-            <int32_t>big_32(raw + at + 56 + born + store),
-            PyBytes_FromStringAndSize(<char *>record.body, record.body_size),
-            PyBytes_FromStringAndSize(<char *>kept.data, kept.size),
-        )
     return found

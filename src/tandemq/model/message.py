@@ -3,7 +3,7 @@
 Source: docs/internals/storage.md, "record"; RocketMQ MessageConst, MessageSysFlag.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, IntFlag
@@ -369,7 +369,7 @@ class SendResult(msgspec.Struct, frozen=True):
         return self.unique_key
 
 
-def encode_properties(properties: dict[str, str]) -> str:
+def encode_properties(properties: Mapping[str, str]) -> str:
     """Encode name/value pairs as stored in records; every pair ends with 0x02."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from tandemq.boundary import Buffer, Disk, File
 from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.codec.record.record import (
-    HEAD_BYTES_MAX,
     MAGIC_V2,
     Record,
     parse_record,
@@ -23,7 +22,7 @@ from tandemq.codec.record.record import (
     tags_code,
     unpack_head,
 )
-from tandemq.engine import commit_staged, key_rows, stage_records
+from tandemq.engine import CopiedRecord, RecordChanges, commit_staged, copy_record, key_rows, stage_records
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag, decode_properties, encode_properties
 from tandemq.model.topic import DELETION_TOPIC, SCHEDULE_TOPIC, topic_name_error
@@ -34,6 +33,8 @@ from tandemq.storage.log.commit_log import AppendMessageResult, CommitLog, NewMe
 from tandemq.storage.log.scan import DamagedRange
 
 log = logging.getLogger(__name__)
+FIRST_READ_BYTES = 4096
+"""Number of bytes that are read of a record whose size is not known: most records are whole then."""
 _TRANSACTION_BITS = 0xC
 _DELETED = "DELETED_TOPIC"
 """Property of a record of `DELETION_TOPIC`: the name of the deleted topic."""
@@ -223,23 +224,38 @@ class Store:
         Raises:
             RecordTooLarge: see `CommitLog.encode`.
         """
-        is_queued = sys_flag & _TRANSACTION_BITS not in (_PREPARED, _ROLLBACK)
-        queue_offset = queue.next_offset if is_queued else 0
         message = NewMessage(
             body, properties, flag, sys_flag, born_ms, born_host, store_ms, store_host, reconsume_times, prepared_offset
         )
+        queue_offset = _queue_offset(queue, sys_flag)
         raw = self.log.encode(queue.topic, queue.queue_id, queue_offset, message)
-        log_offset = self.log.end
+        return self._append_one(queue, queue_offset, sys_flag, CopiedRecord(raw, properties, self.log.end), store_ms)
+
+    def put_copy(
+        self, queue: ConsumeQueue, record: bytes, changes: RecordChanges, store_ms: int
+    ) -> AppendMessageResult:
+        """Append a copy of a record to a queue.
+
+        Raises:
+            ProtocolError, RecordTooLarge: see `engine.copy_record`.
+        """
+        queue_offset, topic = _queue_offset(queue, changes.sys_flag), queue.topic.encode()
+        copy = copy_record(record, changes, topic, queue.queue_id, queue_offset, store_ms, self.log.reserve)
+        return self._append_one(queue, queue_offset, changes.sys_flag, copy, store_ms)
+
+    def _append_one(
+        self, queue: ConsumeQueue, queue_offset: int, sys_flag: int, record: CopiedRecord, store_ms: int
+    ) -> AppendMessageResult:
+        data, properties, log_offset = record
+        transaction = sys_flag & _TRANSACTION_BITS
         queues: list[ConsumeQueue] = []
-        if is_queued:
+        if transaction not in (_PREPARED, _ROLLBACK):
             code = self.entry_code(queue.topic, properties, store_ms)
-            if queue.stage_entry(log_offset, len(raw), code):
+            if queue.stage_entry(log_offset, len(data), code):
                 queues.append(queue)
-        keys = b""
-        if sys_flag & _TRANSACTION_BITS != _ROLLBACK:
-            keys = key_rows(queue.topic, properties, log_offset, store_ms)
-        self.append(RecordBatch(log_offset, raw, queues, keys, store_ms))
-        return AppendMessageResult(queue_offset, log_offset, len(raw))
+        keys = key_rows(queue.topic, properties, log_offset, store_ms) if transaction != _ROLLBACK else b""
+        self.append(RecordBatch(log_offset, data, queues, keys, store_ms))
+        return AppendMessageResult(queue_offset, log_offset, len(data))
 
     def append(self, batch: RecordBatch) -> None:
         """Append records whose entries are staged in their queues; the only way into the log."""
@@ -381,33 +397,39 @@ class Store:
         record = parse_record(data, 0, len(data))
         return data if not isinstance(record, str) and record.log_offset == log_offset else None
 
-    def queued_record_at(self, log_offset: int) -> bytes | None:
-        """Return the bytes of the message at a log offset that a client names, None if no message begins there.
+    def queued_record_at(self, log_offset: int) -> tuple[Record, bytes] | None:
+        """Return the message at a log offset that a client names, and its bytes; None if no message begins there.
 
         A body may contain the bytes of a record that states its own log offset. A message is therefore only what the
         consume queue that it states points to: not a record without an entry, as of a deleted topic or of a topic in
-        `without_queues`. Cost: reads a header, a topic and a queue entry, and the record if the entry points to it: any
-        bytes may state the largest size.
+        `without_queues`. Cost: reads FIRST_READ_BYTES, topic and properties, and a queue entry, and the record if the
+        entry points to it: any bytes may state the largest size.
         """
         try:
-            size = self._queued_size(log_offset)
+            first = self.log.read(log_offset, FIRST_READ_BYTES)
+            size = self._queued_size(log_offset, first)
+            data = first[:size] if size <= len(first) else self.log.read(log_offset, size)
         except OffsetGone:
             return None
-        return self.record_at(log_offset, size) if size else None
+        record = parse_record(data, 0, len(data))
+        return (record, data) if not isinstance(record, str) and record.log_offset == log_offset else None
 
-    def _queued_size(self, log_offset: int) -> int:
+    def _queued_size(self, log_offset: int, first: bytes) -> int:
         """Return the size of the record at a log offset; 0 if there is none, or no queue entry points to it.
+
+        `first`: the bytes there, at least a header's if there are so many.
 
         Raises:
             OffsetGone: the offset was deleted.
         """
-        data = self.log.read(log_offset, HEAD_BYTES_MAX)
-        lengths = stated_lengths(data, log_offset)
+        lengths = stated_lengths(first, log_offset)
         if lengths is None:
             return 0
-        head = unpack_head(data, 0)
-        start, width = log_offset + lengths.body_end, 2 if head.magic == MAGIC_V2 else 1
-        topic = self.log.read(start + width, int.from_bytes(self.log.read(start, width)))
+        head = unpack_head(first, 0)
+        start = lengths.body_end
+        tail = first[start:] if len(first) >= lengths.size else self.log.read(log_offset + start, lengths.size - start)
+        width = 2 if head.magic == MAGIC_V2 else 1
+        topic = tail[width : width + int.from_bytes(tail[:width])]
         queue = self.queues.get((topic.decode("utf-8", "replace"), head.queue_id))
         if queue is None or not queue.min_offset <= head.queue_offset < queue.max_offset:
             return 0
@@ -603,3 +625,8 @@ def deleted_topic(properties: bytes) -> str | None:
     """Return the topic that a record of `DELETION_TOPIC` names; None if it names none that can be."""
     topic = decode_properties(properties.decode("utf-8", "replace")).get(_DELETED, "")
     return topic if topic_name_error(topic) is None else None
+
+
+def _queue_offset(queue: ConsumeQueue, sys_flag: int) -> int:
+    """Return the queue offset of the next record of a queue; 0 if it gets no queue entry, as its sys flag says."""
+    return 0 if sys_flag & _TRANSACTION_BITS in (_PREPARED, _ROLLBACK) else queue.next_offset

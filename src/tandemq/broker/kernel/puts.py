@@ -4,8 +4,9 @@
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from tandemq.boundary import Now, Turn
@@ -19,7 +20,7 @@ from tandemq.broker.kernel.messages.timed_message import add_timer_properties
 from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.state.topics import Topic, Topics, internal_topic
 from tandemq.config.settings import BrokerConfig
-from tandemq.engine import TIMED_BYTES_MAX, Ack, TakenSends, TimedSend
+from tandemq.engine import TIMED_BYTES_MAX, Ack, RecordChanges, TakenSends, TimedSend
 from tandemq.metrics import Histogram
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import (
@@ -28,8 +29,6 @@ from tandemq.model.message import (
     TIMER_DELETE,
     TIMER_NAMES,
     TRACE_ON,
-    StoredMessage,
-    SysFlag,
     encode_properties,
 )
 from tandemq.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, Permission
@@ -41,7 +40,7 @@ from tandemq.storage.store import Store
 log = logging.getLogger(__name__)
 _WRITE = int(Permission.WRITE)
 _NO_LIMIT = 1 << 40
-_V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 ROLE = "role"
 """The reason to refuse messages that `Serving.sends` gives."""
 
@@ -150,44 +149,46 @@ class Puts(Feature):
     def put_again(
         self,
         queue: ConsumeQueue,
-        message: StoredMessage,
-        properties: dict[str, str],
+        record: bytes,
         now: Now,
         *,
-        sys_flag: int | None = None,
+        sys_flag: int,
+        change: Mapping[str, str] = _NOTHING,
+        drop: Iterable[str] = (),
+        defaults: Mapping[str, str] = _NOTHING,
         store_host: bytes | None = None,
         reconsume_times: int | None = None,
         prepared_offset: int = 0,
     ) -> AppendMessageResult:
-        """Append a stored message again, in another queue and with other properties; an IPv6 host becomes 0.0.0.0.
+        """Append a copy of a record to a queue.
 
         Args:
             queue: where it goes.
-            message: as stored: its body is not decompressed.
-            properties: all of the copy, without that of the record's CRC.
+            record: verified here.
             now: the time.
-            sys_flag: instead of that of the message.
-            store_host: instead of that of the message, in the form of records.
-            reconsume_times: instead of that of the message.
+            sys_flag: of the copy; the bits of the hosts' sizes do not count.
+            change: properties with other values.
+            drop: names of properties that the copy lacks, unless `change` has them.
+            defaults: properties that the copy gets if the record has none of the name.
+            store_host: in the form of records; None: that of the record.
+            reconsume_times: None: those of the record.
             prepared_offset: of the copy.
 
         Raises:
-            RecordTooLarge: it does not fit into a record.
+            ProtocolError: it is no record, or damaged.
+            RecordTooLarge: the copy does not fit into a record.
             DiskFailed: the log takes no more.
         """
-        return self.store.put(
-            queue,
-            body=message.body,
-            properties=encode_properties(properties).encode(),
-            flag=message.flag,
-            sys_flag=(message.sys_flag if sys_flag is None else sys_flag) & ~_V6_MASK,
-            born_ms=message.born_ms,
-            born_host=pack_host(message.born_host),
-            store_ms=now.wall_ms,
-            store_host=store_host or pack_host(message.store_host),
-            reconsume_times=message.reconsume_times if reconsume_times is None else reconsume_times,
-            prepared_offset=prepared_offset,
+        changes = RecordChanges(
+            sys_flag,
+            tuple([name.encode() for name in (*drop, *change)]),
+            tuple([(name.encode(), value.encode()) for name, value in defaults.items()]),
+            encode_properties(change).encode(),
+            store_host,
+            reconsume_times,
+            prepared_offset,
         )
+        return self.store.put_copy(queue, record, changes, now.wall_ms)
 
     def take_acks(self) -> list[Ack]:
         """Return the responses to this turn's sends so far, and forget them."""

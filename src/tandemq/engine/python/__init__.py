@@ -16,7 +16,7 @@ The compiled engine has the same parts in files of the same name, `.pxi`.
 from tandemq.engine.python.filters import FilterProgram, Selected, evaluation_cost, select_messages
 from tandemq.engine.python.keys import KEY_ROW, KEY_ROW_BYTES, LinkedKeys, key_hash, key_rows, link_keys
 from tandemq.engine.python.messages import RecordProperties, StoredMessages, record_properties, stored_messages
-from tandemq.engine.python.moves import MovedRecords, MoveRule, move_records
+from tandemq.engine.python.moves import CopiedRecord, MovedRecords, MoveRule, RecordChanges, copy_record, move_records
 from tandemq.engine.python.pulls import Gathered, LogSources, gather_messages
 from tandemq.engine.python.queue_tail import QueueTail, commit_staged
 from tandemq.engine.python.records import (
@@ -42,7 +42,7 @@ from tandemq.engine.python.send_engine import (
     TimedSend,
     TopicTarget,
 )
-from tandemq.engine.python.timers import CopyRow, TimerRow, timer_copies, timer_heads
+from tandemq.engine.python.timers import TimerRow, timer_heads
 
 NAME = "python"
 
@@ -53,7 +53,7 @@ __all__ = [
     "NAME",
     "TIMED_BYTES_MAX",
     "Ack",
-    "CopyRow",
+    "CopiedRecord",
     "EndedHalf",
     "FilterProgram",
     "Gathered",
@@ -63,6 +63,7 @@ __all__ = [
     "MovedRecords",
     "ParsedRecords",
     "QueueTail",
+    "RecordChanges",
     "RecordEntry",
     "RecordProperties",
     "RecordQueue",
@@ -76,6 +77,7 @@ __all__ = [
     "TopicTarget",
     "VerifiedRecords",
     "commit_staged",
+    "copy_record",
     "copy_spans",
     "evaluation_cost",
     "gather_messages",
@@ -90,7 +92,6 @@ __all__ = [
     "select_messages",
     "stage_records",
     "stored_messages",
-    "timer_copies",
     "timer_heads",
     "verify_records",
 ]

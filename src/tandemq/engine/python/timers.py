@@ -17,16 +17,3 @@ def timer_heads(data: bytes, base: int, entries: bytes, queue_offset: int, topic
         queue_offset: of the first.
     """
     return [None] * (len(entries) // QUEUE_ENTRY_BYTES)
-
-
-CopyRow = tuple[TimerRow, int, int, int, int, int, int, bytes, bytes, int, bytes, bytes]
-"""The fields of `broker.features.timers.records.TimedCopy`."""
-
-
-def timer_copies(data: bytes, base: int, entries: bytes, queue_offset: int, topic: bytes) -> Sequence[CopyRow | None]:
-    """Return the verified fields for copies of timed messages; None for each that the caller has to read.
-
-    Args:
-        data: and the others, see `timer_heads`.
-    """
-    return [None] * (len(entries) // QUEUE_ENTRY_BYTES)

@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 from tandemq.boundary import Buffer, Disk, File
 from tandemq.codec.record.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
-from tandemq.codec.record.record import CRC_PROPERTY_BYTES, encode_record
+from tandemq.codec.record.record import encode_record, encoded_bytes
 from tandemq.errors import DiskFailed, DiskFull, RecordTooLarge, StoreError
 from tandemq.storage.log.range_reader import RangeReader
 from tandemq.storage.log.recent_writes import RecentWrites
 from tandemq.storage.segmented_file import FileCache, SegmentLog
 
 ZERO_AHEAD_BYTES = 4 << 20
-_PLAIN_OVERHEAD = 91 + CRC_PROPERTY_BYTES
 _size_at = Struct(">i").unpack_from
 
 
@@ -138,8 +137,7 @@ class CommitLog:
             RecordTooLarge: see `reserve` and `encode_record`.
         """
         name = topic.encode()
-        fixed = 12 * ((len(message.born_host) == 20) + (len(message.store_host) == 20)) + (len(name) > 127)
-        size = _PLAIN_OVERHEAD + fixed + len(message.body) + len(name) + len(message.properties)
+        size = encoded_bytes(name, message.body, message.properties, message.born_host, message.store_host)
         offset = self.reserve(size)
         raw = encode_record(
             topic=name,

@@ -11,6 +11,7 @@ from tandemq.broker.features.timers.service import TimedMessages
 from tandemq.broker.kernel import moves
 from tandemq.engine import NAME, move_records, python
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.storage import store
 from tests.unit.broker.harness import Harness, send_fields
 
 MESSAGES = 400
@@ -72,4 +73,5 @@ def test_delivered_messages_are_the_same_bytes_with_and_without_the_engine(
     if NAME == "compiled":
         assert sum(moved) > count / 2, "some find no room in the file"
     monkeypatch.setattr(moves, "move_records", python.move_records)
+    monkeypatch.setattr(store, "copy_record", python.copy_record)
     assert delivered(seed, **changes) == (by_engine, count)

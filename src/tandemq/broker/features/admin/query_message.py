@@ -60,7 +60,7 @@ class QueryMessageProcessor(Feature):
 
     def _on_by_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
         offset = read_fields(ViewMessageFields, command.fields).offset
-        data = self._store.queued_record_at(offset)
-        if data is None:
+        found = self._store.queued_record_at(offset)
+        if found is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
-        return command.answer(ResponseCode.SUCCESS, body=data)
+        return command.answer(ResponseCode.SUCCESS, body=found[1])

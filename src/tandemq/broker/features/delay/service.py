@@ -39,7 +39,7 @@ from tandemq.codec.record.record import decode_message
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.engine import MoveRule
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreError
-from tandemq.model.message import StoredMessage
+from tandemq.model.message import DELAY, REAL_QID, REAL_TOPIC, StoredMessage
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, Entry
 from tandemq.storage.json_tables import DataVersion, load_table
@@ -352,7 +352,7 @@ class DelayedMessages(Feature):
             self._doubted.pop((level, queue_offset), None)
             return Outcome.DONE
         try:
-            message = self._read(queue, queue_offset, entry.tags_code)
+            message, record = self._read(queue, queue_offset, entry.tags_code)
         except DiskFailed as error:
             self._log_waiting(level, log_offset, str(error), now)
             return Outcome.DAMAGED
@@ -361,7 +361,7 @@ class DelayedMessages(Feature):
             return Outcome.DONE if is_over else Outcome.DAMAGED
         self._doubted.pop((level, queue_offset), None)
         try:
-            self._put(message, now)
+            self._put(message, record, now)
         except (DiskFailed, DiskFull) as error:
             self._log_waiting(level, log_offset, str(error), now)
             return Outcome.REFUSED
@@ -423,8 +423,8 @@ class DelayedMessages(Feature):
         self._pending.clear()
         self._is_behind = False
 
-    def _read(self, queue: ConsumeQueue, queue_offset: int, due_ms: int) -> StoredMessage:
-        """Return a message as it was stored.
+    def _read(self, queue: ConsumeQueue, queue_offset: int, due_ms: int) -> tuple[StoredMessage, bytes]:
+        """Return a message as it was stored, and its record.
 
         Raises:
             ProtocolError: it does not verify.
@@ -436,13 +436,13 @@ class DelayedMessages(Feature):
         record, data = found
         if due_ms < record.store_ms:
             raise ProtocolError(f"a delivery at {due_ms} of a message stored at {record.store_ms}")
-        return decode_message(data, 0, len(data), inflates=False)
+        return decode_message(data, 0, len(data), inflates=False), data
 
-    def _put(self, message: StoredMessage, now: Now) -> None:
-        properties = {key: value for key, value in message.properties.items() if key not in ("DELAY", "__CRC32#")}
-        queue_id = properties.get("REAL_QID", "0")
+    def _put(self, message: StoredMessage, record: bytes, now: Now) -> None:
+        queue_id = message.properties.get(REAL_QID, "0")
         if not queue_id.isdecimal():
             raise ProtocolError(f"REAL_QID={queue_id:.32} is no number of a queue")
-        topic = self._puts.later_topic(properties.get("REAL_TOPIC", ""), "delay", now)
-        self._puts.put_again(self._topics.queue(topic, int(queue_id)), message, properties, now)
+        topic = self._puts.later_topic(message.properties.get(REAL_TOPIC, ""), "delay", now)
+        queue = self._topics.queue(topic, int(queue_id))
+        self._puts.put_again(queue, record, now, sys_flag=message.sys_flag, drop=(DELAY,))
         self.delivered += 1

@@ -68,8 +68,8 @@ class Broker2ClientProcessor(Feature):
     def _on_consume_directly(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(ConsumeDirectlyFields, command.fields)
         _, log_offset = parse_message_id(fields.msg_id)
-        record = self._store.queued_record_at(log_offset)
-        if record is None:
+        found = self._store.queued_record_at(log_offset)
+        if found is None:
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark=f"there is no message {fields.msg_id} in this broker's log"
             )
@@ -80,7 +80,7 @@ class Broker2ClientProcessor(Feature):
         group = self._groups.table.get(fields.consumer_group)
         if group is not None:
             passed["groupSysFlag"] = str(group.group_sys_flag)
-        return self._pass_on(link, command, fields.consumer_group, fields.client_id, passed, record, now)
+        return self._pass_on(link, command, fields.consumer_group, fields.client_id, passed, found[1], now)
 
     def _pass_on(
         self, link: Link, command: Command, group: str, client_id: str, fields: dict[str, str], body: bytes, now: Now

@@ -14,14 +14,21 @@ from tandemq.broker.kernel.sends import VERSION_3_4_9
 from tandemq.broker.kernel.serving import Right
 from tandemq.broker.kernel.statistics import Statistics
 from tandemq.broker.state.topics import Topic
-from tandemq.codec.record.record import decode_message
+from tandemq.codec.record.record import message_id, property_value, unpack_head
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import SendBackFields, read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.java_types import INT32_MAX
-from tandemq.model.message import StoredMessage
+from tandemq.model.message import (
+    DELAY,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    TIMER_NAMES,
+    WAIT,
+    decode_properties,
+)
 from tandemq.model.topic import Permission, dead_letter_topic, retry_topic
 
 FIRST_RETRY_LEVEL = 3
@@ -62,14 +69,15 @@ class SendBackProcessor(Feature):
             return command.answer(ResponseCode.NO_PERMISSION, remark="the broker accepts no messages")
         if group.retry_queue_nums <= 0:
             return command.answer(ResponseCode.SUCCESS)
-        data = self._log_store.queued_record_at(fields.offset)
-        if data is None:
+        found = self._log_store.queued_record_at(fields.offset)
+        if found is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"look message by offset failed, {fields.offset}")
-        message = decode_message(data, 0, len(data), inflates=False)
+        record, data = found
+        head = unpack_head(data, 0)
         retries_max = group.retry_max_times
         if command.version >= VERSION_3_4_9 and fields.max_reconsume_times is not None:
             retries_max = fields.max_reconsume_times if fields.max_reconsume_times >= 0 else retries_max
-        topic, queue_id, level = self._target(fields, group.retry_queue_nums, message, retries_max, now)
+        topic, queue_id, level = self._target(fields, group.retry_queue_nums, head.reconsume_times, retries_max, now)
         if topic is None:
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark="no room for the group's retry or dead letter topic"
@@ -78,53 +86,42 @@ class SendBackProcessor(Feature):
             return command.answer(
                 ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.config.topic_name}] sending message is forbidden"
             )
-        log_offset = self._store(link, command, message, topic, queue_id, level, now)
-        origin = message.properties.get("RETRY_TOPIC", "")
+        origin = (property_value(record.properties, RETRY_TOPIC.encode()) or b"").decode("utf-8", "replace")
         if self._topics.get(origin) is None:  # of a first delivery; or a producer has set another text
-            origin = message.topic
+            origin = record.topic.decode("utf-8", "replace")
+        change = {WAIT: "false", DELAY: str(level)} if level else {WAIT: "false"}
+        target, target_id = self._puts.redirect_delayed(topic, queue_id, change)
+        _, log_offset, size = self._puts.put_again(
+            self._topics.queue(target, target_id),
+            data,
+            now,
+            sys_flag=record.sys_flag,
+            change=change,
+            drop=(DELAY,) if target is topic else TIMER_NAMES,
+            defaults={
+                RETRY_TOPIC: record.topic.decode("utf-8", "replace"),
+                ORIGIN_MESSAGE_ID: message_id(head.store_host, record.log_offset),
+            },
+            store_host=self._puts.store_host,
+            reconsume_times=min(head.reconsume_times + 1, INT32_MAX),  # a producer may have set any
+        )
+        answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS))
+        self._puts.acks.append((link.number, answer, log_offset + size, self._turn.serving.is_elect, 1))
         if topic.config.topic_name == dead_letter_topic(fields.group):
+            properties = decode_properties(record.properties.decode("utf-8", "replace"))
             self._puts.dead_letters.note(
-                fields.group, origin, message.properties, message.reconsume_times, log_offset, now.mono_ms
+                fields.group, origin, properties, head.reconsume_times, log_offset, now.mono_ms
             )
         self._statistics.add("SNDBCK_PUT_NUMS", f"{origin}@{fields.group}", 1, 1)
         return None
 
     def _target(
-        self, fields: SendBackFields, queue_nums: int, message: StoredMessage, retries_max: int, now: Now
+        self, fields: SendBackFields, queue_nums: int, reconsume_times: int, retries_max: int, now: Now
     ) -> tuple[Topic | None, int, int]:
+        """Return topic, queue and delay level, 0 for a dead letter; no topic if there is no room for it."""
         topics = self._topics
-        if message.reconsume_times >= retries_max or fields.delay_level < 0:
+        if reconsume_times >= retries_max or fields.delay_level < 0:
             return topics.create_internal(dead_letter_topic(fields.group), 1, now.wall_ms), 0, 0
         topic = topics.create_internal(retry_topic(fields.group), queue_nums, now.wall_ms)
         queue_id = self._random.randrange(queue_nums)
-        return topic, queue_id, fields.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
-
-    def _store(
-        self,
-        link: Link,
-        command: Command,
-        message: StoredMessage,
-        topic: Topic,
-        queue_id: int,
-        level: int,
-        now: Now,
-    ) -> int:
-        """Store the message again; return its log offset."""
-        properties = {key: value for key, value in message.properties.items() if key not in ("__CRC32#", "DELAY")}
-        properties.setdefault("RETRY_TOPIC", message.topic)
-        properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
-        properties["WAIT"] = "false"
-        if level:
-            properties["DELAY"] = str(level)
-        target, target_id = self._puts.redirect_delayed(topic, queue_id, properties)
-        _, offset, size = self._puts.put_again(
-            self._topics.queue(target, target_id),
-            message,
-            properties,
-            now,
-            store_host=self._puts.store_host,
-            reconsume_times=min(message.reconsume_times + 1, INT32_MAX),  # a producer may have set any
-        )
-        answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS))
-        self._puts.acks.append((link.number, answer, offset + size, self._turn.serving.is_elect, 1))
-        return offset
+        return topic, queue_id, fields.delay_level or FIRST_RETRY_LEVEL + reconsume_times

@@ -11,18 +11,15 @@ Source: requirements G13, I12.
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.features.timers.pending import PendingTimers
 from tandemq.broker.features.timers.records import (
     NoTimedMessage,
-    TimedCopy,
     TimedMessage,
     TimerHead,
-    read_copies,
     read_timed,
 )
 from tandemq.broker.kernel.kernel import Kernel
@@ -186,24 +183,6 @@ class DamagedTimers:
             return read._replace(waits=now.mono_ms - since.since_ms < DOUBT_MS)
         self._requests.pop(queue_offset, None)
         return read
-
-    def copies(self, timers: ConsumeQueue, messages: Sequence[int]) -> Iterator[TimedCopy | None]:
-        """Yield undamaged messages, read together; None for each message that only `read` can read.
-
-        `messages`: queue offsets, lowest first.
-        """
-        index = 0
-        while index < len(messages):
-            first, stop = messages[index], index + 1
-            while stop < len(messages) and stop - index < RUN_MESSAGES and messages[stop] == first + stop - index:
-                stop += 1
-            found: list[TimedCopy | None] = []
-            if not self._entries.is_known:
-                with suppress(StoreError):
-                    found += read_copies(self._store, first, timers.read(first, stop - index))
-            yield from found
-            yield from [None] * (stop - index - len(found))
-            index = stop
 
     def read(self, timers: ConsumeQueue, queue_offset: int, now: Now, *, out_ms: int = 0, topic: str = "") -> ReadTimer:
         """Return a message; one that waits for its repair is held from the commit of this turn on.

@@ -8,27 +8,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from tandemq.broker.kernel.connection import pack_host
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Record, decode_message, unpack_head
-from tandemq.engine import timer_copies, timer_heads
+from tandemq.engine import timer_heads
 from tandemq.engine.python import TimerRow
 from tandemq.errors import OffsetGone, ProtocolError
 from tandemq.model.java_types import INT32_MAX
 from tandemq.model.message import (
     REAL_QID,
     REAL_TOPIC,
-    RECORD_CRC,
     TIMER_DELETE,
-    TIMER_DEQUEUED,
-    TIMER_ENQUEUED,
     TIMER_OUT,
     TIMER_ROLLS,
     TRANSACTION_MASK,
     UNIQ_KEY,
     StoredMessage,
     decode_properties,
-    encode_properties,
 )
 from tandemq.model.topic import TIMER_TOPIC, topic_name_error
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
@@ -38,7 +33,6 @@ GAP_BYTES_MAX = 32 << 10
 """Longest distance between two records that are read together."""
 READ_BYTES_MAX = 1 << 20
 _TOPIC = TIMER_TOPIC.encode()
-_NOT_COPIED = frozenset({RECORD_CRC, TIMER_ENQUEUED, TIMER_DEQUEUED})
 
 
 class NoTimedMessage(ProtocolError):
@@ -61,57 +55,15 @@ class TimerHead(NamedTuple):
     store_ms: int
 
 
-class TimedCopy(NamedTuple):
-    """What a copy of a timed message is made from, verified."""
-
-    head: TimerHead
-    queue_id: int
-    """Queue that it is delivered to."""
-    log_offset: int
-    size: int
-    flag: int
-    sys_flag: int
-    born_ms: int
-    born_host: bytes
-    """The producer's address in the form of records."""
-    store_host: bytes
-    """The address of the broker that stored it, in the form of records."""
-    reconsume_times: int
-    body: bytes
-    """As stored, perhaps compressed."""
-    properties: bytes
-    """Encoded, without that of the record's CRC, and without those that the delivery adds."""
-
-
 class TimedMessage(NamedTuple):
     """A timed message as stored, verified."""
 
     head: TimerHead
     message: StoredMessage
-    body: bytes
-    """As stored, perhaps compressed."""
+    data: bytes
+    """Its record."""
     queue_id: int
-    log_offset: int
-    size: int
-
-    def copy(self, **changed: str) -> TimedCopy:
-        """Return what a copy is made from. `changed`: properties with other values."""
-        message = self.message
-        properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
-        return TimedCopy(
-            self.head,
-            self.queue_id,
-            self.log_offset,
-            self.size,
-            message.flag,
-            message.sys_flag,
-            message.born_ms,
-            pack_host(message.born_host),
-            pack_host(message.store_host),
-            message.reconsume_times,
-            self.body,
-            encode_properties(properties | changed).encode(),
-        )
+    """Queue that it is delivered to."""
 
 
 def read_head(store: Store, queue: ConsumeQueue, queue_offset: int) -> TimerHead | None:
@@ -172,17 +124,6 @@ def read_rows(store: Store, queue_offset: int, entries: bytes) -> Iterator[Timer
         yield from timer_heads(_read(store, window), window.start, window.entries, window.queue_offset, _TOPIC)
 
 
-def read_copies(store: Store, queue_offset: int, entries: bytes) -> Iterator[TimedCopy | None]:
-    """Yield consecutive messages, read together; None for each that only `read_timed` can read.
-
-    Raises:
-        StoreError: they cannot be read.
-    """
-    for window in _windows(queue_offset, entries):
-        for row in timer_copies(_read(store, window), window.start, window.entries, window.queue_offset, _TOPIC):
-            yield TimedCopy(TimerHead(*row[0]), *row[1:]) if row is not None else None
-
-
 def head_of(record: Record, properties: dict[str, str], origin: int) -> TimerHead:
     """Return what the index needs of a record.
 
@@ -220,8 +161,7 @@ def read_timed(store: Store, queue: ConsumeQueue, queue_offset: int) -> TimedMes
     queue_id = message.properties.get(REAL_QID, "0")
     if not _is_number(queue_id) or int(queue_id) > INT32_MAX:
         raise NoTimedMessage(f"{REAL_QID}={queue_id:.32} is no number of a queue")
-    body = data[record.body_start : record.body_end]
-    return TimedMessage(head, message, body, int(queue_id), record.log_offset, record.size)
+    return TimedMessage(head, message, data, int(queue_id))
 
 
 def _is_number(text: str) -> bool:

@@ -22,7 +22,7 @@ from tandemq.broker.features.timers.java_files import JavaFiles
 from tandemq.broker.features.timers.loading import TimerLoader, last_done
 from tandemq.broker.features.timers.metrics import TimerMetrics
 from tandemq.broker.features.timers.pending import PendingTimers, RollTask, Slot, roll_time
-from tandemq.broker.features.timers.records import TimedCopy, TimedMessage, read_timed
+from tandemq.broker.features.timers.records import TimedMessage, read_timed
 from tandemq.broker.features.timers.table import TimerCountsTable
 from tandemq.broker.features.timers.targets import RecallTargets
 from tandemq.broker.features.timers.timer_check import TimerCheck, check_of_java
@@ -224,12 +224,12 @@ class TimedMessages(LogQueue[TimerLoader]):
             return not turn.is_full
         done = self._move_slot(table, timers, out_ms, targets, now)
         try:
-            for copy in self.damaged.copies(timers, slot.messages[done:]):
+            while done < len(slot.messages):
                 if turn.is_full:
                     self._is_behind = True
                     break
                 topic = table.topics[slot.message_topics[done]]
-                self._deliver_one(timers, slot.messages[done], out_ms, topic, copy, targets, now)
+                self._deliver_one(timers, slot.messages[done], out_ms, topic, targets, now)
                 done += 1
         finally:
             is_whole = done == len(slot.messages) and not (slot.deletes and self.damaged.may_have_message(out_ms))
@@ -300,61 +300,53 @@ class TimedMessages(LogQueue[TimerLoader]):
         queue_offset: int,
         out_ms: int,
         topic: str,
-        copy: TimedCopy | None,
         targets: RecallTargets,
         now: Now,
     ) -> None:
         turn = self._turn
         turn.room -= 1
-        if copy is None:
-            read = self.damaged.read(timers, queue_offset, now, out_ms=out_ms, topic=topic)
-            if read.timed is None:
-                if not read.waits:
-                    turn.note_over(queue_offset, out_ms)
-                    turn.topics.append(topic)
-                return
-            copy = read.timed.copy()
-        turn.bytes += copy.size
-        head = copy.head
+        read = self.damaged.read(timers, queue_offset, now, out_ms=out_ms, topic=topic)
+        if read.timed is None:
+            if not read.waits:
+                turn.note_over(queue_offset, out_ms)
+                turn.topics.append(topic)
+            return
+        turn.bytes += read.timed.message.size
+        head = read.timed.head
         if targets.has(head):
             self.metrics.note_deleted()
             turn.note_over(queue_offset, out_ms)
             turn.topics.append(head.topic)
             return
-        self._put_delivered(copy, queue_offset, now)
+        self._put_delivered(read.timed, queue_offset, now)
 
-    def _put_delivered(self, copy: TimedCopy, queue_offset: int, now: Now) -> None:
+    def _put_delivered(self, timed: TimedMessage, queue_offset: int, now: Now) -> None:
         """Append a message to its topic.
 
         Raises:
             StoreError: the log takes no more now.
         """
-        turn, head = self._turn, copy.head
+        turn, head = self._turn, timed.head
         enqueued_ms = rounded_down(head.store_ms, self.precision_ms)
-        properties = copy.properties + b"%b\x01%d\x02%b\x01%d\x02" % (_ENQUEUED, enqueued_ms, _DEQUEUED, now.wall_ms)
         topic = self._puts.later_topic(head.topic, "timers", now)
         try:
-            self._put(self._topics.queue(topic, copy.queue_id), copy, properties, now)
+            self._put(self._topics.queue(topic, timed.queue_id), timed, now, {TIMER_ENQUEUED: str(enqueued_ms)})
         except RecordTooLarge as error:
-            log.error("timers: the message at log offset %d cannot be delivered: %s", copy.log_offset, error)
+            log.error("timers: the message at log offset %d cannot be delivered: %s", timed.message.log_offset, error)
         turn.note_over(queue_offset, head.out_ms)
         turn.topics.append(head.topic)
         if self._topics.get(head.topic) is not None:
             self.metrics.dequeued(head)
 
-    def _put(self, queue: ConsumeQueue, copy: TimedCopy, properties: bytes, now: Now) -> AppendMessageResult:
-        return self._store.put(
+    def _put(self, queue: ConsumeQueue, timed: TimedMessage, now: Now, change: dict[str, str]) -> AppendMessageResult:
+        return self._puts.put_again(
             queue,
-            body=copy.body,
-            properties=properties,
-            flag=copy.flag,
-            sys_flag=copy.sys_flag & ~_V6_MASK,
-            born_ms=copy.born_ms,
-            born_host=copy.born_host,
-            store_ms=now.wall_ms,
-            store_host=copy.store_host,
-            reconsume_times=copy.reconsume_times,
-            prepared_offset=copy.log_offset + 1,
+            timed.data,
+            now,
+            sys_flag=timed.message.sys_flag,
+            change=change | {TIMER_DEQUEUED: str(now.wall_ms)},
+            drop=(TIMER_ENQUEUED,),
+            prepared_offset=timed.message.log_offset + 1,
         )
 
     def _restore_repaired(self, timers: ConsumeQueue, now: Now) -> None:
@@ -378,7 +370,7 @@ class TimedMessages(LogQueue[TimerLoader]):
     def _was_over(self, queue_offset: int, timed: TimedMessage) -> bool:
         progress = self._done.progress
         is_past = queue_offset < progress.below and timed.head.out_ms < progress.before_ms
-        return is_past or timed.log_offset in self._copied
+        return is_past or timed.message.log_offset in self._copied
 
     # Far times.
 
@@ -394,9 +386,8 @@ class TimedMessages(LogQueue[TimerLoader]):
                 continue  # it is handled at its time
             rolls = timed.message.properties.get(TIMER_ROLLS, "0")
             number = int(rolls) + 1 if rolls.isdecimal() and len(rolls) < 9 else 1
-            copy = timed.copy(**{TIMER_ROLLS: str(number), TIMER_DEQUEUED: str(now.wall_ms)})
             try:
-                stored = self._put(timers, copy, copy.properties, now)
+                stored = self._put(timers, timed, now, {TIMER_ROLLS: str(number)})
             except RecordTooLarge:
                 continue
             self._turn.bytes += stored.size

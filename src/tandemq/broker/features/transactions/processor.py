@@ -140,8 +140,8 @@ class TransactionProcessor(Feature):
 
     def _half(self, log_offset: int) -> HalfMessage | None:
         try:
-            data = self._store.queued_record_at(log_offset)
-            half = decode_half(data) if data is not None else None
+            found = self._store.queued_record_at(log_offset)
+            half = decode_half(found[1]) if found is not None else None
         except (ProtocolError, StoreError) as error:
             log.error("transactions: the half message at log offset %d cannot be read: %s", log_offset, error)
             return None
@@ -174,10 +174,10 @@ class TransactionProcessor(Feature):
         if refused is not None:
             return refused
         _, log_offset = parse_message_id(fields.msg_id)
-        data = self._store.queued_record_at(log_offset)
-        if data is None:
+        found = self._store.queued_record_at(log_offset)
+        if found is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"there is no message {fields.msg_id} in this log")
-        half = decode_half(data)
+        half = decode_half(found[1])
         if half.message.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC):  # any producer can set the same properties
             return command.answer(
                 ResponseCode.SYSTEM_ERROR,
@@ -187,9 +187,7 @@ class TransactionProcessor(Feature):
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark="the transaction is open, or was ended: it needs no resuming"
             )
-        properties = half.properties | {CHECK_TIMES: "0"}
-        properties.pop(FIRST_OFFSET, None)
-        stored = self._transactions.put_half(half, properties, now)
+        stored = self._transactions.put_half(half, now, change={CHECK_TIMES: "0"}, drop=(FIRST_OFFSET,))
         self._puts.note_half(stored, half.topic)
         self._transactions.resumed(half)
         self._acknowledge(link, command, stored.log_offset + stored.size)

@@ -13,6 +13,7 @@ Source: docs/reference/transactions.md; RocketMQ TransactionalMessageServiceImpl
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
 
@@ -32,7 +33,15 @@ from tandemq.codec.record.record import encode_record, message_id
 from tandemq.engine import EndedHalf
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.codes import RequestCode
-from tandemq.model.message import CHECK_TIMES, FIRST_OFFSET, TRANSACTION_MASK, SysFlag, encode_properties
+from tandemq.model.message import (
+    CHECK_TIMES,
+    DELAY,
+    FIRST_OFFSET,
+    TIMER_NAMES,
+    TRANSACTION_MASK,
+    SysFlag,
+    encode_properties,
+)
 from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tandemq.storage.log.commit_log import AppendMessageResult
 
@@ -283,15 +292,16 @@ class Transactions(LogQueue[TransactionLoader]):
         """
         assert self.table is not None, "asked when the table is loaded"
         message, newest = half.message, self.table.entries.get(current)
-        properties = half.properties
-        topic, queue_id = self._puts.later_topic(half.topic, "transactions", now), half.queue_id
-        topic, queue_id = self._puts.redirect_delayed(topic, queue_id, properties)
+        change = {DELAY: message.properties[DELAY]} if DELAY in message.properties else {}
+        topic = self._puts.later_topic(half.topic, "transactions", now)
+        target, target_id = self._puts.redirect_delayed(topic, half.queue_id, change)
         return self._puts.put_again(
-            self._topics.queue(topic, queue_id),
-            message,
-            properties,
+            self._topics.queue(target, target_id),
+            half.data,
             now,
             sys_flag=int(message.sys_flag & ~TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT),
+            change=change,
+            drop=() if target is topic else TIMER_NAMES,
             prepared_offset=newest.log_offset if newest is not None else message.log_offset,
         )
 
@@ -391,20 +401,22 @@ class Transactions(LogQueue[TransactionLoader]):
         return True
 
     def _copy(self, queue_offset: int, half: HalfMessage, now: Now, *, is_checked: bool) -> None:
-        properties = half.properties
-        properties[CHECK_TIMES] = str(half.check_times + is_checked)
-        properties.setdefault(FIRST_OFFSET, str(queue_offset))
-        stored = self.put_half(half, properties, now)
-        message = half.message
-        message.properties.update(properties)
+        times = str(half.check_times + is_checked)
+        first = half.message.properties.get(FIRST_OFFSET, str(queue_offset))
+        stored = self.put_half(half, now, change={CHECK_TIMES: times, FIRST_OFFSET: first})
+        half.message.properties.update({CHECK_TIMES: times, FIRST_OFFSET: first})
         self._copies.append(_Copy(queue_offset, stored, half, is_checked))
 
-    def put_half(self, half: HalfMessage, properties: dict[str, str], now: Now) -> AppendMessageResult:
+    def put_half(
+        self, half: HalfMessage, now: Now, *, change: dict[str, str], drop: Iterable[str] = ()
+    ) -> AppendMessageResult:
         """Append a half message again, with other properties."""
-        return self._put_parked(HALF_TOPIC, half, properties, now)
+        queue = self._topics.queue(self._topic(HALF_TOPIC, now), 0)
+        return self._puts.put_again(queue, half.data, now, sys_flag=half.message.sys_flag, change=change, drop=drop)
 
     def _give_up(self, queue_offset: int, half: HalfMessage, now: Now) -> None:
-        self._put_parked(CHECK_MAX_TIME_TOPIC, half, half.properties, now)
+        queue = self._topics.queue(self._topic(CHECK_MAX_TIME_TOPIC, now), 0)
+        self._puts.put_again(queue, half.data, now, sys_flag=half.message.sys_flag)
         self.note_end(queue_offset, is_given_up=True)
         self.given_up += 1
         log.warning(
@@ -415,10 +427,6 @@ class Transactions(LogQueue[TransactionLoader]):
             half.check_times,
             CHECK_MAX_TIME_TOPIC,
         )
-
-    def _put_parked(self, name: str, half: HalfMessage, properties: dict[str, str], now: Now) -> AppendMessageResult:
-        queue = self._topics.queue(self._topic(name, now), 0)
-        return self._puts.put_again(queue, half.message, properties, now)
 
     def _ask(self, copy: _Copy) -> None:
         """Ask a producer of the group for the outcome."""

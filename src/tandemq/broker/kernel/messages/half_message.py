@@ -40,6 +40,8 @@ class HalfMessage(NamedTuple):
     topic: str
     """Topic of the message after the commit."""
     queue_id: int
+    data: bytes
+    """Its record."""
 
     @property
     def properties(self) -> dict[str, str]:
@@ -132,7 +134,7 @@ def decode_half(data: bytes) -> HalfMessage:
         or message.sys_flag & TRANSACTION_MASK
     ):
         raise ProtocolError(f"the record at log offset {message.log_offset} is no half message")
-    return HalfMessage(message, name, queue_id)
+    return HalfMessage(message, name, queue_id, data)
 
 
 def _number(text: str) -> int | None:

@@ -40,13 +40,8 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         for at, row in enumerate(records.read_rows(store, queue_offset, entries), queue_offset):
             yield None if at in found else row
 
-    def read_copies(store: Store, queue_offset: int, entries: bytes) -> Iterator[records.TimedCopy | None]:
-        for at, copy in enumerate(records.read_copies(store, queue_offset, entries), queue_offset):
-            yield None if at in found else copy
-
     monkeypatch.setattr(moves, "move_records", python.move_records)  # which leaves all to the functions above
     monkeypatch.setattr(damaged, "read_timed", read_timed)
-    monkeypatch.setattr(damaged, "read_copies", read_copies)
     monkeypatch.setattr(loading, "read_head", read_head)
     monkeypatch.setattr(loading, "read_rows", read_rows)
     return found
