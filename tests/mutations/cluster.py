@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from tandemq.boundary import Buffer, Turn
+from tandemq.boundary import Buffer, Disk, Turn
 from tandemq.broker.features.delay import service as delay
 from tandemq.broker.features.pulls import hold_service as longpoll
 from tandemq.broker.features.pulls import message_reader
@@ -45,7 +45,7 @@ from tandemq.replication import record_stream as records
 from tandemq.storage import consume_queue as consumequeue
 from tandemq.storage import key_index as index
 from tandemq.storage import recovery, store
-from tandemq.storage.json_tables import StoredTable, TableOrigin
+from tandemq.storage.json_tables import StoredTable, TableFile, TableOrigin
 from tandemq.storage.log import range_reader
 from tests.mutations.patch import Mutation, both, patched
 from tests.mutations.static_topics import STATIC_TOPIC_MUTATIONS
@@ -170,9 +170,17 @@ def offsets_go_back() -> AbstractContextManager[Any]:
     )
 
 
+class _EmptyTable(TableFile):
+    """The file of a table, read as if it were empty."""
+
+    def read(self, disk: Disk) -> StoredTable:
+        """See `TableFile`."""
+        return StoredTable({}, TableOrigin.FILE)
+
+
 def offsets_forgotten() -> AbstractContextManager[Any]:
     """The offset table is empty after a restart."""
-    return patched(offsets, "read_table", lambda *_args, **_kwargs: StoredTable({}, TableOrigin.FILE))
+    return patched(offsets, "FILE", _EmptyTable(offsets.FILE.name))
 
 
 def queue_offset_reused() -> AbstractContextManager[Any]:

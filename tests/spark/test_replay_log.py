@@ -13,7 +13,7 @@ from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.jobs.replay import replay_to_store
 from tandemq.spark.jobs.restored_topics import restore_topics
 from tandemq.spark.lake.delta import DeltaLake
-from tandemq.storage.json_tables import DataVersion, load_table, save_table
+from tandemq.storage.json_tables import DataVersion, TableFile
 from tests.golden import unpack
 from tests.spark.logs import HOST_V6, LogWriter
 from tests.spec import spec
@@ -92,10 +92,10 @@ def test_topics_of_the_log_are_restored_unless_the_store_has_a_table(spark: Spar
         return restore_topics(frame, tmp_path, noted, lambda: notes.append(dict(noted)))
 
     def table() -> dict[str, Any]:
-        return load_table(RealDisk(tmp_path), "topics.json")
+        return TableFile("topics.json").load(RealDisk(tmp_path))
 
     def put(content: dict[str, Any]) -> None:
-        save_table(RealDisk(tmp_path), "topics.json", content)
+        TableFile("topics.json").save(RealDisk(tmp_path), content)
 
     assert restored() == ["%RETRY%billing", "Orders"]
     found = {one.topic_name: one.write_queue_nums for one in parse_topics(table())}

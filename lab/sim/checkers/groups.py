@@ -27,7 +27,7 @@ from lab.sim.world.groups import DRIFT_PPM, GroupCluster, epoch_of, mode_of, sta
 from lab.sim.world.world import SECOND, Violation, World
 from tandemq.broker.node import Broker
 from tandemq.broker.roles.copied_offsets import decode
-from tandemq.broker.state.consumer_offsets import FILE as OFFSETS_FILE
+from tandemq.broker.state.consumer_offsets import FILE as OFFSETS
 from tandemq.broker.state.consumer_offsets import RESETS, parse_offsets
 from tandemq.codec.record.record import parse_record, property_value
 from tandemq.coordination.member.orders import MemberStage
@@ -362,8 +362,7 @@ class GroupChecks(ContinuousChecks):
         """Whether a member lost power, or has read an older table of offsets because the last one is damaged."""
         members = self._cluster.members(host.group)
         return any(
-            member.losses_us or any(path.startswith(f"config/{OFFSETS_FILE}") for path, _ in member.flips)
-            for member in members
+            member.losses_us or any(path.startswith(OFFSETS.path) for path, _ in member.flips) for member in members
         )
 
     def acked(self, attempt: Attempt) -> None:

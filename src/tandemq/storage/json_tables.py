@@ -5,6 +5,7 @@ Source: docs/internals/storage.md, "config files"; RocketMQ ConfigManager.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -80,73 +81,104 @@ class StoredTable(NamedTuple):
     origin: TableOrigin
 
 
-def read_table(
-    disk: Disk,
-    name: str,
-    check: Callable[[dict[str, Any]], object] | None = None,
-    *,
-    loss: str = "",
-    hint: str = "restore the file from a backup, or delete it and its .bak to begin with an empty table",
-) -> StoredTable:
-    """Return a table; its .bak, with an ERROR in the log, if the file is missing or damaged.
+_HINT = "restore the file from a backup, or delete it and its .bak to begin with an empty table"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableFile:
+    """The file of a table, as the module of the table declares it.
 
     A table is replaced as a whole, and even an empty one is an object. So an empty file is damage, like one that was
-    cut and one with the content of another table.
-
-    Args:
-        disk: the store directory.
-        name: file below `config/`.
-        check: raises StoreDamaged, ProtocolError or what unexpected values raise for content of another kind.
-        loss: what changes that the .bak lacks mean for users, for the log.
-        hint: what to do if neither file can be read.
-
-    Raises:
-        StoreDamaged: there are files, and none can be read.
+    cut and one with the content of another table. If the file is missing or damaged, its .bak is used, with an ERROR
+    in the log; if there are files and none can be read, the broker does not start, unless the table can be rebuilt.
     """
-    path, backup = f"config/{name}", f"config/{name}.bak"
-    found = disk.read(path)
-    before = disk.read(backup)
-    if found is None and before is None:
-        return StoredTable({}, TableOrigin.NONE)
-    problem = f"{path} is missing"
-    if found is not None:
+
+    name: str
+    """Below `config/`."""
+    check: Callable[[dict[str, Any]], object] | None = None
+    """Raises StoreDamaged, ProtocolError or what unexpected values raise for content of another kind."""
+    loss: str = ""
+    """What changes that the .bak lacks mean for users, for the log."""
+    hint: str = _HINT
+    """What to do if neither file can be read."""
+    rebuilt: str = ""
+    """What happens without the table, for the log, if it can be rebuilt."""
+
+    @property
+    def path(self) -> str:
+        """The file below the store directory."""
+        return f"config/{self.name}"
+
+    @property
+    def backup(self) -> str:
+        """The .bak below the store directory."""
+        return f"config/{self.name}.bak"
+
+    def load(self, disk: Disk) -> dict[str, Any]:
+        """Return the content; {} if there is none. Errors as for `read`."""
+        return self.read(disk).content
+
+    def read(self, disk: Disk) -> StoredTable:
+        """Return the table.
+
+        Raises:
+            StoreDamaged: there are files, none can be read, and the table cannot be rebuilt.
+        """
         try:
-            return StoredTable(_decoded(found, check), TableOrigin.FILE)
+            return self._read(disk)
+        except StoreDamaged as error:
+            if not self.rebuilt:
+                raise
+            log.warning("%s; it is dropped: %s", error, self.rebuilt)
+            return StoredTable({}, TableOrigin.NONE)
+
+    def _read(self, disk: Disk) -> StoredTable:
+        found = disk.read(self.path)
+        before = disk.read(self.backup)
+        if found is None and before is None:
+            return StoredTable({}, TableOrigin.NONE)
+        problem = f"{self.path} is missing"
+        if found is not None:
+            try:
+                return StoredTable(self._decoded(found), TableOrigin.FILE)
+            except _UNREADABLE as error:
+                problem = f"{self.path} is damaged: {error}"
+        if before is None:
+            raise StoreDamaged(f"{problem}; there is no {self.backup}", hint=self.hint)
+        try:
+            content = self._decoded(before)
         except _UNREADABLE as error:
-            problem = f"{path} is damaged: {error}"
-    if before is None:
-        raise StoreDamaged(f"{problem}; there is no {backup}", hint=hint)
-    try:
-        content = _decoded(before, check)
-    except _UNREADABLE as error:
-        raise StoreDamaged(f"{problem}; {backup} is damaged too: {error}", hint=hint) from error
-    log.error("table: %s; %s is used, and may lack the last changes%s", problem, backup, loss and f": {loss}")
-    return StoredTable(content, TableOrigin.BACKUP)
+            raise StoreDamaged(f"{problem}; {self.backup} is damaged too: {error}", hint=self.hint) from error
+        log.error(
+            "table: %s; %s is used, and may lack the last changes%s",
+            problem,
+            self.backup,
+            self.loss and f": {self.loss}",
+        )
+        return StoredTable(content, TableOrigin.BACKUP)
 
+    def _decoded(self, data: bytes) -> dict[str, Any]:
+        if not data.strip(b"\x00 \r\n\t"):
+            raise StoreDamaged(f"{len(data)} bytes without content")
+        value = loads(data, is_trusted=True)
+        if not isinstance(value, dict):
+            raise StoreDamaged("a JSON object is expected")
+        if self.check is not None:
+            self.check(value)
+        return value
 
-def _decoded(data: bytes, check: Callable[[dict[str, Any]], object] | None) -> dict[str, Any]:
-    if not data.strip(b"\x00 \r\n\t"):
-        raise StoreDamaged(f"{len(data)} bytes without content")
-    value = loads(data, is_trusted=True)
-    if not isinstance(value, dict):
-        raise StoreDamaged("a JSON object is expected")
-    if check is not None:
-        check(value)
-    return value
+    def save(self, disk: Disk, value: dict[str, Any]) -> None:
+        """Replace the table; its previous content becomes the .bak."""
+        self.write(disk, encode_table(value))
 
-
-def load_table(disk: Disk, name: str, check: Callable[[dict[str, Any]], object] | None = None) -> dict[str, Any]:
-    """Return the content of a table; {} if there is none. Arguments and errors as for `read_table`."""
-    return read_table(disk, name, check).content
-
-
-def load_or_drop(disk: Disk, name: str, consequence: str) -> dict[str, Any]:
-    """Return the content of a table that can be rebuilt; {} if there is none, or if it is damaged: that is logged."""
-    try:
-        return load_table(disk, name)
-    except StoreDamaged as error:
-        log.warning("%s; it is dropped: %s", error, consequence)
-        return {}
+    def write(self, disk: Disk, data: bytes) -> None:
+        """Replace the file's content, which becomes the .bak. Blocking: two syncs."""
+        before = disk.read(self.path)
+        if before == data:
+            return
+        disk.replace(self.path, data)  # before the .bak, so that one of the two is valid at any time
+        if before is not None and _seems_whole(before):
+            disk.replace(self.backup, before)
 
 
 def require(table: dict[str, Any], key: str) -> None:
@@ -159,25 +191,9 @@ def require(table: dict[str, Any], key: str) -> None:
         raise StoreDamaged(f"there is no {key!r} in it: it is another table, or a part of one")
 
 
-def save_table(disk: Disk, name: str, value: dict[str, Any]) -> None:
-    """Replace a table; its previous content becomes the .bak."""
-    write_table(disk, name, encode_table(value))
-
-
 def encode_table(value: dict[str, Any]) -> bytes:
     """Return the file content for a table."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1)
-
-
-def write_table(disk: Disk, name: str, data: bytes) -> None:
-    """Replace a table's file; its previous content becomes the .bak. Blocking: two syncs."""
-    path = f"config/{name}"
-    before = disk.read(path)
-    if before == data:
-        return
-    disk.replace(path, data)  # before the .bak, so that one of the two is valid at any time
-    if before is not None and _seems_whole(before):
-        disk.replace(f"{path}.bak", before)
 
 
 def _seems_whole(data: bytes) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from tandemq.codec.record.record import decode_message
 from tandemq.config.settings import parse_delay_levels
 from tandemq.real.disk import RealDisk
-from tandemq.storage.json_tables import load_table
+from tandemq.storage.json_tables import TableFile
 from tandemq.storage.recovery import open_store
 from tandemq.storage.store import Store, StoreConfig
 from tests.golden import GOLDEN, unpack
@@ -166,9 +166,9 @@ def test_java_store_can_be_continued(golden: Golden) -> None:
 
 def test_java_tables_are_read(golden: Golden) -> None:
     disk = RealDisk(golden.root)
-    offsets = load_table(disk, "consumerOffset.json")["offsetTable"]
+    offsets = TableFile("consumerOffset.json").load(disk)["offsetTable"]
     for queue in golden.expected["queues"]:
         if queue.get("stored"):
             stored = offsets[f"{queue['topic']}@{golden.expected['group']}"]
             assert stored[str(queue["queueId"])] == queue["stored"]
-    assert "GoldenOrders" in load_table(disk, "topics.json")["topicConfigTable"]
+    assert "GoldenOrders" in TableFile("topics.json").load(disk)["topicConfigTable"]

@@ -14,10 +14,10 @@ from tandemq.broker.filter.parser import SqlFilter
 from tandemq.broker.filter.tokens import FilterInvalid
 from tandemq.broker.state.persistence import Saver
 from tandemq.model.group import SQL_EXPRESSION, SubscriptionData, is_tag_expression
-from tandemq.storage.json_tables import load_or_drop
+from tandemq.storage.json_tables import TableFile
 
 log = logging.getLogger(__name__)
-FILE = "consumerFilter.json"
+FILE = TableFile("consumerFilter.json", rebuilt="consumers register their filters again")
 MEMORY_BYTES_MAX = 64 << 20
 """Memory budget of all registered filters; beyond it, those without consumers are dropped, then new ones refused."""
 KEPT_MS = 86_400_000
@@ -69,12 +69,12 @@ class ConsumerFilters:
         self._memory = 0
         self._refused = "", "", 0
         """Topic, group and version of the subscription that was refused last."""
-        raw = load_or_drop(saver.disk, FILE, "consumers register their filters again")
+        raw = FILE.load(saver.disk)
         for entry in _entries_in(raw):
             try:
                 self._load(entry, wall_ms)
             except (KeyError, TypeError, ValueError) as error:
-                log.warning("config/%s: an entry is dropped: %r", FILE, error)
+                log.warning("%s: an entry is dropped: %r", FILE.path, error)
 
     def _load(self, entry: dict[str, Any], wall_ms: int) -> None:
         compiled = self.expressions.compile(str(entry["expression"]))

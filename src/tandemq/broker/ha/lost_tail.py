@@ -10,14 +10,23 @@ Source: docs/internals/ha.md, "after a stop that may have lost bytes".
 
 import logging
 from collections.abc import Callable, Collection
+from typing import Any
 
 from tandemq.boundary import Now
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.errors import StoreError
-from tandemq.storage.json_tables import load_table, save_table
+from tandemq.storage.json_tables import TableFile
 
 log = logging.getLogger(__name__)
-REPLICAS_FILE = "replicas.json"
+
+
+def _slaves(saved: dict[str, Any]) -> tuple[set[int], set[int]]:
+    """Return the broker ids of the known slaves, and of those that are awaited."""
+    known, awaited = saved.get("brokerIds", []), saved.get("awaitedIds", [])
+    return {int(number) for number in known}, {int(number) for number in awaited}
+
+
+FILE = TableFile("replicas.json", _slaves)
 ACCEPT_AGAIN_MS = 1_000
 """Retry interval when a full disk could not take the note of an accepted loss."""
 LOST_TAIL = "lost tail"
@@ -36,11 +45,10 @@ class LostTail:
         self._end_sessions = end_sessions
         self._current = kernel.current
         self._may_have_lost = kernel.recovered.may_have_lost
-        saved = load_table(kernel.disk, REPLICAS_FILE)
-        self.known: set[int] = {int(number) for number in saved.get("brokerIds", [])}
-        """Broker ids of slaves that have connected."""
-        self.awaited: set[int] = {int(number) for number in saved.get("awaitedIds", [])}
-        """Slaves that may hold records lost here. Saved, so that a restart while they are awaited forgets none."""
+        self.known, self.awaited = _slaves(FILE.load(kernel.disk))
+        """Broker ids of slaves that have connected, and of those of them that are awaited.
+
+        Slaves that may hold records lost here. Saved, so that a restart while they are awaited forgets none."""
         self.waits_for_absent = True
         """Whether slaves that are not connected may still come back."""
         self.is_awaiting = False
@@ -170,4 +178,4 @@ class LostTail:
 
     def _save(self) -> None:
         table = {"brokerIds": sorted(self.known), "awaitedIds": sorted(self.awaited)}
-        save_table(self._disk, REPLICAS_FILE, table)
+        FILE.save(self._disk, table)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.ha.master import MasterSide
-from tandemq.broker.kernel.copied_tables import Table
+from tandemq.broker.kernel.copied_tables import StreamedTable
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.state.consumer_offsets import WHOLE
 from tandemq.codec.remoting.fastjson import loads
@@ -70,25 +70,29 @@ class MetadataStream:
         """Whether a master sent tables while this member was the source by the record that it had read."""
 
     @cached_property
-    def _before(self) -> list[Table]:
-        """Tables that are published before the log bytes of a turn."""
-        return [table for table in self._features.tables if table.kind is not None and table.precedes_log]
+    def _tables(self) -> list[StreamedTable]:
+        return [table for table in self._features.tables if isinstance(table, StreamedTable)]
 
     @cached_property
-    def _behind(self) -> list[Table]:
+    def _before(self) -> list[StreamedTable]:
+        """Tables that are published before the log bytes of a turn."""
+        return [table for table in self._tables if table.precedes_log]
+
+    @cached_property
+    def _behind(self) -> list[StreamedTable]:
         """Tables that are published behind the log bytes of a turn."""
-        return [table for table in self._features.tables if table.kind is not None and not table.precedes_log]
+        return [table for table in self._tables if not table.precedes_log]
 
     @property
     def is_whole(self) -> bool:
         """Whether a master has sent every table that is needed whole."""
-        needed = {table.kind for table in self._features.tables if table.is_needed}
+        needed = {table.kind for table in self._tables if table.is_needed}
         return self._received >= needed
 
     @property
     def has_changes(self) -> bool:
         """Whether a table that responses wait for changed since the last publication."""
-        return any(table.has_changes for table in self._features.tables if table.is_waited_for)
+        return any(table.has_changes for table in self._tables if table.is_waited_for)
 
     def begin(self) -> None:
         """Begin to collect changes."""
@@ -99,7 +103,7 @@ class MetadataStream:
         self._collect(is_wanted=False)
 
     def _collect(self, *, is_wanted: bool) -> None:
-        for table in self._features.tables:
+        for table in self._tables:
             table.collect_changes(is_wanted=is_wanted)
 
     # Before the log bytes of a turn.
@@ -135,7 +139,7 @@ class MetadataStream:
             if session.state is MasterSessionState.TRANSFER and not session.is_classic
         }
 
-    def _take_changes(self, tables: list[Table]) -> list[Metadata]:
+    def _take_changes(self, tables: list[StreamedTable]) -> list[Metadata]:
         """Return the changes since the last call, and count them."""
         found = _changes_of(tables)
         self.version += bool(found)
@@ -222,7 +226,7 @@ class MetadataStream:
         if self._is_source:
             self._has_ignored = True
             return
-        known = next((table for table in self._features.tables if table.kind == kind), None)
+        known = next((table for table in self._tables if table.kind == kind), None)
         try:
             content = loads(payload, is_trusted=True)
             if known is None or not isinstance(content, dict):
@@ -234,14 +238,10 @@ class MetadataStream:
             log.warning("replication: metadata of the master cannot be used: %s", brief(error, 1_000))
 
 
-def _changes_of(tables: Iterable[Table]) -> list[Metadata]:
-    found: list[Metadata] = []
-    for table in tables:
-        changes = table.take_changes()
-        if changes is not None and table.kind is not None:
-            found.append(Metadata(table.kind, changes))
-    return found
+def _changes_of(tables: Iterable[StreamedTable]) -> list[Metadata]:
+    changes = [(table.kind, table.take_changes()) for table in tables]
+    return [Metadata(kind, payload) for kind, payload in changes if payload is not None]
 
 
-def _whole(tables: Iterable[Table]) -> list[Metadata]:
-    return [Metadata(table.kind, table.whole()) for table in tables if table.kind is not None]
+def _whole(tables: Iterable[StreamedTable]) -> list[Metadata]:
+    return [Metadata(table.kind, table.whole()) for table in tables]

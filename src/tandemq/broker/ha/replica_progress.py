@@ -14,11 +14,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from tandemq.broker.state.persistence import Saver
-from tandemq.errors import StoreDamaged
-from tandemq.storage.json_tables import load_table
+from tandemq.storage.json_tables import TableFile
 from tandemq.storage.log.epochs import EpochTable
 
-FILE = "slaveOffsets.json"
+
+def _copied(saved: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    return {who: (int(entry["offset"]), int(entry["generation"])) for who, entry in saved.get("copied", {}).items()}
+
+
+FILE = TableFile(
+    "slaveOffsets.json", _copied, hint="delete it and its .bak: all is kept for the known slaves until they are back"
+)
 
 
 class SlaveOffsets:
@@ -31,15 +37,9 @@ class SlaveOffsets:
             StoreDamaged: the file is there, and cannot be read.
         """
         self._saver = saver
-        saved = load_table(saver.disk, FILE)
-        try:
-            self._copied: dict[str, tuple[int, int]] = {
-                who: (int(entry["offset"]), int(entry["generation"])) for who, entry in saved.get("copied", {}).items()
-            }
-            self._given_up: set[str] = {str(who) for who in saved.get("givenUp", [])}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            hint = "delete it and its .bak: all is kept for the known slaves until they are back"
-            raise StoreDamaged(f"config/{FILE} is no table of slaves: {error!r}", hint=hint) from error
+        saved = FILE.load(saver.disk)
+        self._copied = _copied(saved)
+        self._given_up: set[str] = {str(who) for who in saved.get("givenUp", [])}
         self._saved = self._as_json()
 
     def note(self, who: str, log_offset: int, generation: int) -> None:

@@ -3,7 +3,8 @@
     a slave without a registry, or Java's    asks for a table by its code, from time to time    `ha.metadata_sync`
     a member of a group with a registry      gets changes on the replication connection         `ha.metadata_stream`
 
-A feature declares its tables (`Feature.tables`); those of the kernel are in `shared_tables`.
+A feature declares its tables (`Feature.tables`); those of the kernel are in `shared_tables`. The file of a table is a
+`storage.json_tables.TableFile`.
 """
 
 # ruff: noqa: B027  # a table leaves out what it does not need
@@ -27,7 +28,7 @@ class Polled(NamedTuple):
 
 
 class Table(ABC):
-    """A table that slaves copy. `take…` methods raise ProtocolError or StoreDamaged for what they cannot read."""
+    """A table that slaves ask for. `take…` methods raise ProtocolError or StoreDamaged for what they cannot read."""
 
     code: RequestCode
     """Of the request by which a slave asks for it."""
@@ -44,10 +45,15 @@ class Table(ABC):
     def take_polled(self, polled: Polled) -> None:
         """Apply such a body."""
 
-    # With the log, in a group with a registry.
+    def correct(self) -> None:
+        """Set offsets beyond the end of a queue to that end, and save the table: the log ends earlier than before."""
 
-    kind: int | None = None
-    """Of its frames on a replication connection; None: it is not published there."""
+
+class StreamedTable(Table):
+    """A table that a master also sends with the log, in a group with a registry."""
+
+    kind: int
+    """Of its frames on a replication connection."""
     precedes_log = False
     """Whether slaves get changes ahead of the log bytes of the same turn; if not, behind them."""
     is_waited_for = True
@@ -63,17 +69,17 @@ class Table(ABC):
     def collect_changes(self, *, is_wanted: bool) -> None:
         """Begin or stop collecting changes."""
 
+    @abstractmethod
     def take_changes(self) -> bytes | None:
         """Return the changes since the last call, as JSON; None if there are none."""
-        return None
 
+    @abstractmethod
     def whole(self) -> bytes:
         """Return the table, as JSON."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, table: dict[str, Any], payload: bytes) -> None:
         """Apply changes or a whole table of the master. `payload`: the same as it was received."""
-        raise NotImplementedError
 
     # On the disk, for a table whose changes are written before slaves and clients get them.
 
@@ -88,10 +94,7 @@ class Table(ABC):
     def note_all(self) -> None:
         """Write the whole table, since changes could not be written."""
 
-    # When the log ends earlier than before, and when mastership is handed over.
-
-    def correct(self) -> None:
-        """Set offsets beyond the end of a queue to that end, and save the table."""
+    # When mastership is handed over.
 
     handed_as = ""
     """Key of the table in a handover of mastership; "": it is not handed over."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from tandemq.broker.kernel.copied_tables import Polled, Table
+from tandemq.broker.kernel.copied_tables import Polled, StreamedTable, Table
 from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.state.consumer_offsets import SEPARATOR, WHOLE, ConsumerOffsets, parse_offsets_body
 from tandemq.broker.state.groups import Groups
@@ -24,7 +24,7 @@ ATTRIBUTE_DEFECT_VERSIONS = (477, 479)
 LOGGED_MAX = 20
 
 
-class TopicsTable(Table):
+class TopicsTable(StreamedTable):
     """Topics and the mappings of static topics. A message is never copied before its topic."""
 
     code = RequestCode.GET_ALL_TOPIC_CONFIG
@@ -92,7 +92,7 @@ class TopicsTable(Table):
         topics.follow_mappings(table)
 
 
-class GroupsTable(Table):
+class GroupsTable(StreamedTable):
     """Consumer groups, and the topics that operators have forbidden them."""
 
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
@@ -144,7 +144,7 @@ class GroupsTable(Table):
             self._groups.replace(table, version)
 
 
-class OffsetsTable(Table):
+class OffsetsTable(StreamedTable):
     """Offsets of consumers. A slave merges them: a consumer may have committed there while the master was down.
 
     Offsets of a topic are removed once the master has neither the topic nor offsets of it. A master that lost its

@@ -14,12 +14,12 @@ from tandemq.boundary import Disk, Now
 from tandemq.broker.state.persistence import Saver
 from tandemq.coordination.registry.records import GroupState, state_from_fields, state_to_fields
 from tandemq.errors import ConfigError, StoreDamaged, StoreError
-from tandemq.storage.json_tables import load_table, save_table
+from tandemq.storage.json_tables import TableFile
 from tandemq.storage.recovery import clear_loss_flag
 
 log = logging.getLogger(__name__)
-FILE = "failover.json"
-TIMELINE_FILE = "timeline.json"
+FILE = TableFile("failover.json")
+TIMELINE_FILE = TableFile("timeline.json")
 TIMELINE_MAX = 200
 """Entries kept; the oldest are dropped first."""
 
@@ -40,7 +40,7 @@ class FailoverJournal:
         """
         self._disk = disk
         self._saver = saver
-        saved = load_table(disk, FILE)
+        saved = FILE.load(disk)
         is_noted = bool(saved["isLogWhole"]) if "isLogWhole" in saved else has_messages
         self.was_whole = is_noted and not may_have_lost
         """Whether the log is whole, as far as is known at the start."""
@@ -52,7 +52,7 @@ class FailoverJournal:
         self._noted: tuple[bool, tuple[int, int], GroupState | None] | None = None
         self._is_failing = False
         """Whether the disk did not take the note."""
-        self.timeline: list[dict[str, Any]] = list(load_table(disk, TIMELINE_FILE).get("entries", []))
+        self.timeline: list[dict[str, Any]] = list(TIMELINE_FILE.load(disk).get("entries", []))
         """When (calendar ms), in which epoch, what; oldest first."""
 
     def note(self, *, is_whole: bool, held: tuple[int, int], seen: GroupState | None, is_elect: bool) -> bool:
@@ -64,7 +64,7 @@ class FailoverJournal:
         if seen is not None:
             table["seen"] = state_to_fields(seen)
         try:
-            save_table(self._disk, FILE, table)
+            FILE.save(self._disk, table)
             if is_elect:
                 clear_loss_flag(self._disk)
             self._noted, self._is_failing = (is_whole, held, seen), False
@@ -98,7 +98,7 @@ def _record_of(saved: dict[str, Any]) -> GroupState | None:
     fields = saved.get("seen")
     if fields is None:
         return None
-    what = f"config/{FILE}: seen"
+    what = f"{FILE.path}: seen"
     try:
         if not isinstance(fields, dict):
             raise ConfigError(f"{what} must be a JSON object")

@@ -5,7 +5,7 @@ import logging
 from typing import Any, NamedTuple
 
 from tandemq.boundary import Now, Turn
-from tandemq.broker.kernel.copied_tables import Table
+from tandemq.broker.kernel.copied_tables import StreamedTable
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.roles.copied_offsets import ReaderOffsets, decode
 from tandemq.codec.remoting.fastjson import dumps_java
@@ -52,8 +52,9 @@ class OffsetHandover:
         self.reader = ReaderOffsets(kernel.offsets)
         self._unsaved: list[ReceivedOffsets | MergedOffsets] = []
 
-    def _tables(self) -> list[Table]:
-        return [table for table in self._features.tables if table.handed_as]
+    def _tables(self) -> list[StreamedTable]:
+        tables = [table for table in self._features.tables if isinstance(table, StreamedTable)]
+        return [table for table in tables if table.handed_as]
 
     def send(self, order: HandOffsets, member: MemberMachine, turn: Turn, now: Now) -> None:
         """Send our offsets to another member, and report to this one whether they were saved there."""

@@ -13,10 +13,10 @@ from tandemq.broker.state.persistence import Saver
 from tandemq.config.files import as_texts, changed
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ConfigError
-from tandemq.storage.json_tables import load_table
+from tandemq.storage.json_tables import TableFile
 
 log = logging.getLogger(__name__)
-FILE = "brokerSettings.json"
+FILE = TableFile("brokerSettings.json")
 
 
 class ChangedSettings:
@@ -31,7 +31,7 @@ class ChangedSettings:
         self._saver = saver
         self.table: dict[str, tuple[str, str]] = {}
         """By key: the value, and the configured value that it replaces."""
-        settings = load_table(saver.disk, FILE).get("settings")
+        settings = FILE.load(saver.disk).get("settings")
         for key, entry in settings.items() if isinstance(settings, dict) else ():
             if isinstance(entry, dict):
                 self.table[key] = (str(entry.get("value", "")), str(entry.get("insteadOf", "")))

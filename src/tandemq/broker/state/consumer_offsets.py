@@ -13,10 +13,9 @@ from tandemq.broker.state.persistence import Saver
 from tandemq.codec.remoting.bodies import integer
 from tandemq.codec.remoting.fastjson import dumps_java, loads
 from tandemq.errors import ProtocolError, StoreDamaged
-from tandemq.storage.json_tables import DataVersion, TableOrigin, read_table, require
+from tandemq.storage.json_tables import DataVersion, TableFile, TableOrigin, require
 
 log = logging.getLogger(__name__)
-FILE = "consumerOffset.json"
 NEXT_CHANGES = "tandemChanges"
 """Key in the file beside the offsets: number of the first change file that is newer than the table."""
 COMMITTED_HERE = "tandemCommittedHere"
@@ -93,7 +92,7 @@ class ConsumerOffsets:
         """Number of offsets committed or reset since the start."""
         self._bytes: int | None = None
         """Estimated memory of `table`; None: must be counted again."""
-        raw, origin = read_table(saver.disk, FILE, _check, loss="their messages are delivered again", hint=_HINT)
+        raw, origin = FILE.read(saver.disk)
         is_lost = origin is TableOrigin.BACKUP or (origin is TableOrigin.NONE and has_log)
         self.may_lack_commits = is_lost or raw.get(MAY_LACK_COMMITS) is True
         """Whether commits may be missing that a replica has: until a slave has handed its whole table over."""
@@ -441,6 +440,9 @@ def _memory_of(key: str, queues: int) -> int:
 def _check(raw: dict[str, Any]) -> None:
     require(raw, "offsetTable")
     parse_offsets(raw)
+
+
+FILE = TableFile("consumerOffset.json", _check, "their messages are delivered again", _HINT)
 
 
 def parse_offsets(raw: dict[str, Any], name: str = "offsetTable") -> dict[str, dict[int, int]]:

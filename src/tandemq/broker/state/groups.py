@@ -14,9 +14,8 @@ from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.topic import group_name_error, is_system_group
-from tandemq.storage.json_tables import DataVersion, load_table, require
+from tandemq.storage.json_tables import DataVersion, TableFile, require
 
-FILE = "subscriptionGroup.json"
 SYSTEM = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -45,7 +44,7 @@ class Groups:
         self.forbidden = ForbiddenTopics()
         self._changed_names: dict[str, None] | None = None
         """Names of groups that changed since the table was last published; None: changes are not recorded."""
-        raw = load_table(saver.disk, FILE, _check)
+        raw = FILE.load(saver.disk)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.table = parse_groups(raw)
@@ -207,6 +206,9 @@ def _check(raw: dict[str, Any]) -> None:
     require(raw, "subscriptionGroupTable")
     parse_groups(raw)
     parse_forbidden(raw)
+
+
+FILE = TableFile("subscriptionGroup.json", _check)
 
 
 def parse_groups(raw: dict[str, Any]) -> dict[str, SubscriptionGroupConfig]:

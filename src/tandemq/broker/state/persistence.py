@@ -1,6 +1,6 @@
 """Tables of `config/`, written by a worker: a turn must not wait for a sync, which may take long.
 
-    later(name, table), change(name, entries) … end of the turn: begin() → job → job_done()
+    later(file, table), change(file, entries) … end of the turn: begin() → job → job_done()
 
 One job runs at a time. It writes all tables that are due, with their content when it begins, so a table that changes
 often is written once. Of a table with a journal (`keep_journal`) only the changes are written, one line for all since
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tandemq.boundary import Disk, Done, File, Job
 from tandemq.broker.state.table_journal import JOURNAL_BYTES_MAX, Changes, TableJournal
 from tandemq.errors import StoreError
-from tandemq.storage.json_tables import encode_table, write_table
+from tandemq.storage.json_tables import TableFile, encode_table
 
 log = logging.getLogger(__name__)
 FOLD_MS = 10_000
@@ -30,14 +30,14 @@ Table = Callable[[], dict[str, Any]]
 
 class _SaveWork(NamedTuple):
     disk: Disk
-    contents: list[tuple[str, bytes]]
-    files: Sequence[File]
+    contents: list[tuple[TableFile, bytes]]
+    journals: Sequence[File]
 
     def run(self) -> None:
-        for file in self.files:
-            file.datasync()
-        for name, data in self.contents:
-            write_table(self.disk, name, data)
+        for journal in self.journals:
+            journal.datasync()
+        for file, data in self.contents:
+            file.write(self.disk, data)
 
 
 class _JournaledTable(NamedTuple):
@@ -51,12 +51,12 @@ class Saver:
     def __init__(self, disk: Disk) -> None:
         """Begin with nothing due."""
         self.disk = disk
-        self._due: dict[str, Table] = {}
-        self._writing: dict[str, Table] = {}
-        self._failed: dict[str, Table] = {}
-        self._on_saved: dict[str, Callable[[], None]] = {}
-        self._journaled: dict[str, _JournaledTable] = {}
-        self._syncing: list[str] = []
+        self._due: dict[TableFile, Table] = {}
+        self._writing: dict[TableFile, Table] = {}
+        self._failed: dict[TableFile, Table] = {}
+        self._on_saved: dict[TableFile, Callable[[], None]] = {}
+        self._journaled: dict[TableFile, _JournaledTable] = {}
+        self._syncing: list[TableFile] = []
         """Tables whose journals the job syncs."""
         self._is_writing = False
         self._job_asked = 0
@@ -77,47 +77,47 @@ class Saver:
         return self.saved < self.asked
 
     def later(
-        self, name: str, table: Table, *, is_awaited: bool = True, on_saved: Callable[[], None] | None = None
+        self, file: TableFile, table: Table, *, is_awaited: bool = True, on_saved: Callable[[], None] | None = None
     ) -> None:
         """Schedule writing a table after this turn.
 
         Args:
-            name: file below `config/`.
+            file: of the table.
             table: returns its content.
             is_awaited: whether responses wait for it.
             on_saved: called each time the table is on the device.
         """
-        self._due[name] = table
+        self._due[file] = table
         if on_saved is not None:
-            self._on_saved[name] = on_saved
+            self._on_saved[file] = on_saved
         self.asked += is_awaited
 
-    def keep_journal(self, name: str, table: Table, changes: Changes) -> TableJournal:
+    def keep_journal(self, file: TableFile, table: Table, changes: Changes) -> TableJournal:
         """Keep a journal of a table; return it, to be replayed before the first change.
 
         The table is written soon if the process before left changes.
 
         Args:
-            name: file below `config/`.
+            file: of the table.
             table: returns its content.
             changes: returns the content of a line of the journal.
         """
-        journal = TableJournal(self.disk, name, changes)
-        self._journaled[name] = _JournaledTable(table, journal)
+        journal = TableJournal(self.disk, file.name, changes)
+        self._journaled[file] = _JournaledTable(table, journal)
         if journal.has_files:
-            self._due[name] = table
+            self._due[file] = table
         return journal
 
-    def change(self, name: str, entries: Iterable[str]) -> None:
+    def change(self, file: TableFile, entries: Iterable[str]) -> None:
         """Save changed or removed entries of a table with a journal after this turn; responses wait for them."""
-        self._journaled[name].journal.note(entries)
+        self._journaled[file].journal.note(entries)
         self.asked += 1
 
     def fold(self) -> None:
         """Schedule writing the tables that lack changes of their journals."""
-        for name, (table, journal) in self._journaled.items():
-            if journal.size and name not in self._writing:
-                self._due.setdefault(name, table)
+        for file, (table, journal) in self._journaled.items():
+            if journal.size and file not in self._writing:
+                self._due.setdefault(file, table)
 
     def begin(self, done: Done) -> Job | None:
         """Return a job that writes what is due; None if nothing is, or a job is running.
@@ -128,46 +128,46 @@ class Saver:
             return None
         self._write_changes()
         self._syncing = [
-            name
-            for name, (_, journal) in self._journaled.items()
-            if journal.is_unsynced and journal.file is not None and name not in self._due
+            file
+            for file, (_, journal) in self._journaled.items()
+            if journal.is_unsynced and journal.file is not None and file not in self._due
         ]
         if not self._due and not self._syncing:
             return None
         self._writing, self._due = self._due, {}
-        contents = [(name, self._content(name, table)) for name, table in self._writing.items()]
-        files = [self._begin_sync(name) for name in self._syncing]
-        run = _SaveWork(self.disk, contents, files).run
+        contents = [(file, self._content(file, table)) for file, table in self._writing.items()]
+        journals = [self._begin_sync(file) for file in self._syncing]
+        run = _SaveWork(self.disk, contents, journals).run
         self._is_writing, self._job_asked = True, self.asked
         self._is_job_whole = not self._failed
-        return Job("save tables", run, syncs=() if contents else files, done=done)
+        return Job("save tables", run, syncs=() if contents else journals, done=done)
 
     def _write_changes(self) -> None:
         """Write a line for the changes of each table that is not going to be written itself."""
-        for name, (table, journal) in self._journaled.items():
+        for file, (table, journal) in self._journaled.items():
             if not journal.is_pending:
                 continue
-            if name in self._due or journal.file is None:
+            if file in self._due or journal.file is None:
                 journal.skip()
-                self._due[name] = table
+                self._due[file] = table
                 continue
             try:
                 journal.append()
             except StoreError as error:
-                log.error("tables: the changes of %s cannot be written, the table is written instead: %s", name, error)
-                self._due[name] = table
+                log.error("tables: the table %s is written, since its changes cannot be: %s", file.name, error)
+                self._due[file] = table
             else:
                 if journal.size > JOURNAL_BYTES_MAX:
-                    self._due[name] = table
+                    self._due[file] = table
 
-    def _content(self, name: str, table: Table) -> bytes:
+    def _content(self, file: TableFile, table: Table) -> bytes:
         value = table()
-        if name in self._journaled:
-            self._journaled[name].journal.rotate(value["dataVersion"])
+        if file in self._journaled:
+            self._journaled[file].journal.rotate(value["dataVersion"])
         return encode_table(value)
 
-    def _begin_sync(self, name: str) -> File:
-        journal = self._journaled[name].journal
+    def _begin_sync(self, file: TableFile) -> File:
+        journal = self._journaled[file].journal
         journal.is_unsynced = False
         assert journal.file is not None, "it has lines"
         return journal.file
@@ -176,10 +176,10 @@ class Saver:
         """Note the end of the job of `begin`."""
         if error is not None:
             self._failed |= self._writing
-            for name in {*self._writing, *self._syncing} & self._journaled.keys():
+            for file in {*self._writing, *self._syncing} & self._journaled.keys():
                 # Lines may be missing, those of the journal before or, after a failed sync, those of this one.
-                self._failed[name] = self._journaled[name].table
-                self._journaled[name].journal.abandon()
+                self._failed[file] = self._journaled[file].table
+                self._journaled[file].journal.abandon()
         else:
             self._notify_saved(self._writing)
             if self._is_job_whole:
@@ -187,12 +187,12 @@ class Saver:
         self._is_writing, self._writing, self._syncing = False, {}, []
         self.settled = self._job_asked
 
-    def _notify_saved(self, tables: dict[str, Table]) -> None:
-        for name in tables:
-            if name in self._on_saved:
-                self._on_saved[name]()
-            if name in self._journaled:
-                self._journaled[name].journal.saved()
+    def _notify_saved(self, tables: dict[TableFile, Table]) -> None:
+        for file in tables:
+            if file in self._on_saved:
+                self._on_saved[file]()
+            if file in self._journaled:
+                self._journaled[file].journal.saved()
 
     def again(self) -> None:
         """Schedule writing the tables that could not be written before."""
@@ -206,11 +206,11 @@ class Saver:
             DiskFull, DiskFailed: a table could not be written.
         """
         tables = self._failed | self._writing | self._due
-        for name, (table, journal) in self._journaled.items():
+        for file, (table, journal) in self._journaled.items():
             if journal.is_pending or journal.has_files:
-                tables[name] = table
-        for name, table in tables.items():
-            write_table(self.disk, name, encode_table(table()))
+                tables[file] = table
+        for file, table in tables.items():
+            file.save(self.disk, table())
         self._notify_saved(tables)
         for _, journal in self._journaled.values():
             journal.close()

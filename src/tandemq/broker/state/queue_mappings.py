@@ -14,7 +14,7 @@ import msgspec
 
 from tandemq.broker.state.persistence import Saver
 from tandemq.codec.remoting.bodies import convert, integer
-from tandemq.errors import ProtocolError, StoreDamaged
+from tandemq.errors import ProtocolError
 from tandemq.model.java_types import Int32, Int64
 from tandemq.model.queue_mapping import (
     GLOBAL_SCOPE,
@@ -25,10 +25,9 @@ from tandemq.model.queue_mapping import (
     segments_problem,
 )
 from tandemq.model.text import brief
-from tandemq.storage.json_tables import DataVersion, load_table
+from tandemq.storage.json_tables import DataVersion, TableFile
 
 log = logging.getLogger(__name__)
-FILE = "topicQueueMapping.json"
 TABLE = "topicQueueMappingInfoMap"
 DETAILS, VERSION = "topicQueueMappingDetailMap", "mappingDataVersion"
 """Names of the table and its version where they stand beside the topics: on the way to slaves."""
@@ -67,6 +66,21 @@ def parse_mapping(value: Any, what: str) -> QueueMapping:
     return QueueMapping(detail.topic, detail.total_queues, detail.bname, detail.epoch, queues, detail.scope)
 
 
+def _mappings(raw: Mapping[str, Any], key: str = TABLE) -> dict[str, QueueMapping]:
+    """Return the mappings that stand under a key.
+
+    Raises:
+        ProtocolError: they are malformed.
+    """
+    details = raw.get(key) or {}
+    if not isinstance(details, dict):
+        raise ProtocolError(f"{key} is not an object")
+    return {name: parse_mapping(value, f"mapping of {name}") for name, value in details.items()}
+
+
+FILE = TableFile("topicQueueMapping.json", _mappings)
+
+
 class QueueMappings:
     """All mappings, by topic. Empty on a broker without static topics."""
 
@@ -82,17 +96,11 @@ class QueueMappings:
         self.version = DataVersion()
         self.last_change = 0
         """Of the table, as `Saver.asked` counts."""
-        raw = load_table(saver.disk, FILE)
+        raw = FILE.load(saver.disk)
         if raw:
-            self._take(raw.get(TABLE), raw.get("dataVersion"))
+            self._take(_mappings(raw, TABLE), raw.get("dataVersion"))
 
-    def _take(self, details: Any, version: Any) -> None:
-        if not isinstance(details, dict | None):
-            raise StoreDamaged(f"config/{FILE}: {TABLE} is not an object")
-        try:
-            found = {name: parse_mapping(value, f"mapping of {name}") for name, value in (details or {}).items()}
-        except ProtocolError as error:
-            raise StoreDamaged(f"config/{FILE}: {error}") from error
+    def _take(self, found: dict[str, QueueMapping], version: Any) -> None:
         self.table.clear()  # others hold the dictionary itself
         for name, mapping in found.items():
             if mapping.bname == self._broker_name:
@@ -180,12 +188,12 @@ class QueueMappings:
         """Replace the mappings by those that another broker sent beside its topics; returns whether that is a change.
 
         Raises:
-            StoreDamaged: they cannot be read.
+            ProtocolError: they cannot be read.
         """
         version = DataVersion.from_json(tables.get(VERSION))
         if VERSION not in tables or version == self.version:
             return False
-        self._take(tables.get(DETAILS), tables.get(VERSION))
+        self._take(_mappings(tables, DETAILS), tables.get(VERSION))
         self._save()
         return True
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from tandemq.boundary import Now
 from tandemq.broker.state.persistence import Saver
-from tandemq.storage.json_tables import DataVersion
+from tandemq.storage.json_tables import DataVersion, TableFile
 
 
 class TopicCounts:
     """Counts that follow from the log; the owner goes on changing them."""
 
-    def __init__(self, saver: Saver, file: str, key: str, now: Now) -> None:
+    def __init__(self, saver: Saver, file: TableFile, key: str, now: Now) -> None:
         """Begin without messages. `key`: name of the counts in the file."""
         self._saver = saver
         self._file = file
@@ -27,7 +27,7 @@ class TopicCounts:
     def adopt(self, counts: MutableMapping[str, int]) -> None:
         """Take the counts by topic."""
         self._counts = counts
-        self._is_dirty = bool(counts) or self._saver.disk.exists(f"config/{self._file}")
+        self._is_dirty = bool(counts) or self._saver.disk.exists(self._file.path)
 
     def changed(self, wall_ms: int) -> None:
         """Note that the counts changed."""

@@ -50,11 +50,10 @@ from tandemq.model.topic import (
     topic_name_error,
 )
 from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.json_tables import DataVersion, StoredTable, TableOrigin, read_table, require
+from tandemq.storage.json_tables import DataVersion, TableFile, TableOrigin, require
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
-FILE = "topics.json"
 BENCHMARK_QUEUES = 1024
 HOLDING_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC})
 """Topics of messages that are delivered to others later."""
@@ -150,7 +149,7 @@ class Topics:
 
     def _load(self, journal: TableJournal, wall_ms: int) -> TableOrigin:
         try:
-            raw, origin = _read(self._saver.disk)
+            raw, origin = FILE.read(self._saver.disk)
         except StoreDamaged as error:
             log.error("topics: %s; they are rebuilt from the queues of the store", error)
             raw, origin = {}, TableOrigin.NONE
@@ -473,18 +472,18 @@ def _bounded(config: TopicConfig) -> TopicConfig:
     return config
 
 
-def _read(disk: Disk) -> StoredTable:
-    def check(raw: dict[str, Any]) -> None:
-        require(raw, "topicConfigTable")
-        parse_topics(raw)
+def _check(raw: dict[str, Any]) -> None:
+    require(raw, "topicConfigTable")
+    parse_topics(raw)
 
-    return read_table(disk, FILE, check, loss="topics created since are rebuilt from their queues")
+
+FILE = TableFile("topics.json", _check, loss="topics created since are rebuilt from their queues")
 
 
 def topics_of_batches(disk: Disk) -> frozenset[str]:
     """Return the stored topics whose queues are queues of batches, before the store is opened."""
     try:
-        stored = parse_topics(_read(disk).content)
+        stored = parse_topics(FILE.load(disk))
     except StoreDamaged:  # reported by `Topics`, which rebuilds them
         return frozenset()
     return frozenset(topic.topic_name for topic in stored if topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES)

@@ -136,11 +136,11 @@ def _noted(store: Path) -> dict[str, int]:
     """Return the number of ranges that the broker itself recorded as damaged, and of those repaired from a replica."""
     from tandemq.broker.state.damage_table import Damages  # noqa: PLC0415  # see verify
     from tandemq.real.disk import RealDisk  # noqa: PLC0415
-    from tandemq.storage.json_tables import load_table  # noqa: PLC0415
+    from tandemq.storage.json_tables import TableFile  # noqa: PLC0415
 
     damages = Damages()
     try:
-        damages.load(load_table(RealDisk(store), "scrub.json"))
+        damages.load(TableFile("scrub.json").load(RealDisk(store)))
     except StoreError:
         return {}
     if not (damages.ranges or damages.repaired_total):

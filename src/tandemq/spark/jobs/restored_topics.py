@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tandemq.broker.state.topics import FILE, parse_topics
 from tandemq.model.topic import SYSTEM_TOPICS, TopicConfig, topic_name_error
 from tandemq.real.disk import RealDisk
-from tandemq.storage.json_tables import DataVersion, encode_table, load_table, write_table
+from tandemq.storage.json_tables import DataVersion, encode_table
 
 NEXT = f"{FILE}.next"
 """Key of the checksum of a table that is about to be written; `FILE` has that of the table before."""
@@ -33,21 +33,21 @@ def restore_topics(rows: DataFrame, store: Path, noted: dict[str, int], note: Ca
         The names of the topics that are written.
     """
     disk = RealDisk(store)
-    data = disk.read(f"config/{FILE}")
+    data = disk.read(FILE.path)
     if data is None:
-        data = disk.read(f"config/{FILE}.bak")
+        data = disk.read(FILE.backup)
     before = 0 if data is None else crc32(data)
-    if data is not None and before not in (noted.get(FILE), noted.get(NEXT)):
+    if data is not None and before not in (noted.get(FILE.name), noted.get(NEXT)):
         return []
     sound = rows.where("verdict IS NULL AND queueId >= 0").groupBy("topic")
     queues = {row["topic"]: row["last"] + 1 for row in sound.agg(F.max("queueId").alias("last")).collect()}
     found = {name: TopicConfig(name, count, count) for name, count in sorted(queues.items()) if _is_restored(name)}
-    known = {topic.topic_name: topic for topic in parse_topics(load_table(disk, FILE))} | found
+    known = {topic.topic_name: topic for topic in parse_topics(FILE.load(disk))} | found
     table = encode_table({"dataVersion": DataVersion().as_json(), "topicConfigTable": known})
     # Whether the run dies before or after the table is written, the next one knows it.
-    noted |= {FILE: before, NEXT: crc32(table)}
+    noted |= {FILE.name: before, NEXT: crc32(table)}
     note()
-    write_table(disk, FILE, table)
+    FILE.write(disk, table)
     return list(found)
 
 

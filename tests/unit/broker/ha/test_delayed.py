@@ -14,7 +14,7 @@ from tandemq.broker.kernel.log_queue import DOUBT_MS
 from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.model.codes import RequestCode
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.storage.json_tables import load_table
+from tandemq.storage.json_tables import TableFile
 from tests.spec import spec
 from tests.unit.broker.ha.group import Group
 from tests.unit.broker.ha.test_repair import SEGMENT, flip, paths, read_from_disk, state
@@ -106,7 +106,7 @@ def test_messages_that_wait_apart_are_kept_over_a_restart_and_delivered_once(tmp
     rest = wanted(0, 1, 2, 4, 5, 7, 8, 9)
     assert bodies(group.master) == rest
     group.pass_time(20_000)
-    table = load_table(group.master.disk, "delayOffset.json")
+    table = TableFile("delayOffset.json").load(group.master.disk)
     assert (table["offsetTable"], table["waitingTable"]) == ({"2": 10}, {"2": [3, 6]})
     group.restart_master(clean=True)
     group.pass_time(10_000)

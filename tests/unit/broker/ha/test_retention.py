@@ -92,8 +92,8 @@ def test_known_slave_without_a_saved_offset_keeps_the_whole_log(tmp_path: Path) 
     group = Group(tmp_path, role="ASYNC_MASTER", **CALM)
     stop_slave_and_fill_files(group)
     group.stop(group.master, clean=True)
-    for name in (FILE, f"{FILE}.bak"):
-        (tmp_path / "master" / "config" / name).unlink(missing_ok=True)
+    for name in (FILE.path, FILE.backup):
+        (tmp_path / "master" / name).unlink(missing_ok=True)
     group.start_master()
     assert list(group.master.node.replication.masters.needed().values()) == [0]
 
@@ -138,9 +138,9 @@ def test_offset_of_a_slave_in_a_truncated_tail_does_not_count(tmp_path: Path) ->
 def test_invalid_table_of_slave_offsets_is_an_error_with_a_hint(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.stop(group.master, clean=True)
-    for name in (FILE, f"{FILE}.bak"):
-        (tmp_path / "master" / "config" / name).write_text('{"copied": {"slave 1": 7}}')
-    with pytest.raises(StoreDamaged, match=r"no table of slaves.*delete it"):
+    for name in (FILE.path, FILE.backup):
+        (tmp_path / "master" / name).write_text('{"copied": {"slave 1": 7}}')
+    with pytest.raises(StoreDamaged, match=r"is damaged.*delete it"):
         group.start_master()
 
 

@@ -11,7 +11,7 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.coordination.registry.tree import Tree
 from tandemq.errors import DiskFull, StoreDamaged
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.storage.json_tables import load_table
+from tandemq.storage.json_tables import TableFile
 from tests.spec import spec
 from tests.unit.broker.harness import messages_in, send_fields
 from tests.unit.broker.roles.registry_group import Broker, RegistryGroup
@@ -97,7 +97,7 @@ def test_newest_record_survives_restarts_and_a_group_that_only_restarts_is_not_r
         group.pass_time(3_000)
     stop(group, 0, 1, 2)
     for number in (0, 1, 2):
-        saved = json.loads((tmp_path / f"b{number}" / "config" / FILE).read_bytes())
+        saved = json.loads((tmp_path / f"b{number}" / FILE.path).read_bytes())
         assert saved["seen"]["epoch"] == group.record.epoch
         assert saved["seen"]["changes"][-1] == list(group.record.changes[-1])
         group.start(number)
@@ -118,7 +118,7 @@ def test_master_that_cannot_save_a_changed_record_acknowledges_no_message_by_it(
         raise DiskFull("failover.json: no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal, "save_table", full)
+        patch.setattr(TableFile, "save", full)
         pair.kill(1)
         sent = []
         for _ in range(20):
@@ -135,13 +135,13 @@ def test_master_that_cannot_save_a_changed_record_acknowledges_no_message_by_it(
         assert pulled is not None and len(messages_in(pulled)) > 1, "consumers are served"
     pair.pass_time(1_000)
     assert pair.send(master) == ResponseCode.SLAVE_NOT_AVAILABLE
-    assert load_table(master.node.kernel.disk, journal.FILE)["seen"]["inSync"] == [0]
+    assert journal.FILE.load(master.node.kernel.disk)["seen"]["inSync"] == [0]
 
 
 def test_malformed_record_in_the_store_is_reported(tmp_path: Path) -> None:
     group = RegistryGroup(tmp_path, Mode.ELECT)
     group.kill(0)
-    path = tmp_path / "b0" / "config" / FILE
+    path = tmp_path / "b0" / FILE.path
     path.write_text('{"isLogWhole": true, "seen": {"epoch": "x"}}')
     with pytest.raises(StoreDamaged, match=r"failover\.json: seen: .*delete the field"):
         group.start(0)

@@ -14,7 +14,7 @@ from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk
-from tandemq.storage.json_tables import load_table
+from tandemq.storage.json_tables import TableFile
 from tests.spec import spec
 from tests.unit.broker.harness import messages_in, send_fields
 from tests.unit.broker.roles.registry_group import RegistryGroup
@@ -265,13 +265,13 @@ def test_full_disk_while_the_state_of_the_log_is_saved_does_not_stop_the_broker(
         raise DiskFull("failover.json: no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal, "save_table", full)
+        patch.setattr(TableFile, "save", full)
         master.failover.report(LogDoubted("a check found damage"), pair.now)
         pair.pass_time(6_000)
     pair.pass_time(1_000)
     assert pair.send(pair.brokers[1]) == ResponseCode.SUCCESS
     member = master.failover.member
-    saved = load_table(master.node.kernel.disk, journal.FILE)
+    saved = journal.FILE.load(master.node.kernel.disk)
     assert (saved["isLogWhole"], saved["held"]) == (member.is_log_whole, list(member.held))
     assert saved["seen"]["epoch"] == pair.record.epoch
 

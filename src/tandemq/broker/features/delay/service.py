@@ -42,10 +42,10 @@ from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreError
 from tandemq.model.message import DELAY, REAL_QID, REAL_TOPIC, StoredMessage
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, Entry
-from tandemq.storage.json_tables import DataVersion, load_table
+from tandemq.storage.json_tables import DataVersion, TableFile
 
 log = logging.getLogger(__name__)
-FILE = "delayOffset.json"
+FILE = TableFile("delayOffset.json", check_progress)
 SCAN_MS = 100
 """Maximum interval of looks for due messages."""
 NEAR_MS = 10
@@ -108,7 +108,7 @@ class DelayedMessages(Feature):
         self._is_behind = False
         """Whether more may be due than was delivered in the last scan."""
         self._dirty = False
-        raw = load_table(kernel.saver.disk, FILE, check_progress)
+        raw = FILE.load(kernel.saver.disk)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.progress = progress_in(raw)

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from tandemq.broker.features.delay.service import DelayedMessages
-from tandemq.broker.kernel.copied_tables import Polled, Table
+from tandemq.broker.kernel.copied_tables import Polled, StreamedTable, Table
 from tandemq.broker.kernel.feature import Feature
 from tandemq.codec.ha import KIND_DELAYS
 from tandemq.codec.remoting.fastjson import dumps_java
@@ -17,7 +17,7 @@ from tandemq.model.command import Command
 log = logging.getLogger(__name__)
 
 
-class DelayTable(Table):
+class DelayTable(StreamedTable):
     """Delivery progress of each level; always copied whole."""
 
     code = RequestCode.GET_ALL_DELAY_OFFSET

@@ -35,10 +35,9 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.refusals import Refusals
 from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.json_tables import load_or_drop
+from tandemq.storage.json_tables import TableFile
 
 log = logging.getLogger(__name__)
-FILE = "scrub.json"
 FIRST_MS = 60_000
 """Delay of a pass that is due at the start, when the broker has other things to do."""
 IDLE_MS = 60_000
@@ -134,13 +133,9 @@ class Scrubber(Feature):
     # What is kept.
 
     def _load(self, now: Now) -> None:
-        table = load_or_drop(self._saver.disk, FILE, "the log is verified from its start")
+        table = FILE.load(self._saver.disk)
         self.damages.load(table)
-        try:
-            kept = msgspec.convert(table, _Kept)
-        except msgspec.ValidationError as error:
-            log.warning("scrub: the saved state is dropped: config/%s: %s", FILE, error)
-            kept = _Kept()
+        kept = msgspec.convert(table, _Kept)
         self.position, self.current_pass, self.last_pass = kept.position, kept.current_pass, kept.last_pass
         self.entries.rebuilt = kept.corrected
         if self.damages.ranges:
@@ -457,3 +452,8 @@ class _Kept(msgspec.Struct, rename="camel"):
     current_pass: Pass = msgspec.field(default_factory=Pass, name="this")
     last_pass: Pass = msgspec.field(default_factory=Pass, name="last")
     corrected: int = 0
+
+
+FILE = TableFile(
+    "scrub.json", lambda table: msgspec.convert(table, _Kept), rebuilt="the log is verified from its start"
+)

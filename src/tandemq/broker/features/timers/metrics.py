@@ -13,8 +13,9 @@ from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.topic_counts import TopicCounts
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.engine import TimedSend
+from tandemq.storage.json_tables import TableFile
 
-FILE = "timermetrics"
+FILE = TableFile("timermetrics")
 DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
 _SECOND_MS = 1_000
 

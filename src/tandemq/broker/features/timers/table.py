@@ -12,7 +12,6 @@ class TimerCountsTable(Table):
 
     code = RequestCode.GET_TIMER_METRICS
     is_optional = True
-    is_needed = False
 
     def __init__(self, metrics: TimerMetrics) -> None:
         """Begin."""

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.state.topic_counts import TopicCounts
+from tandemq.storage.json_tables import TableFile
 
-FILE = "transactionMetrics"
+FILE = TableFile("transactionMetrics")
 AGE_BOUNDS_S = (5, 60, 600, 3_600, 43_200, 86_400)
 
 

@@ -16,7 +16,7 @@ from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
-from tandemq.storage.json_tables import load_table
+from tandemq.storage.json_tables import TableFile
 from tests.spec import spec
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
 
@@ -399,7 +399,7 @@ def test_progress_of_a_delay_level_is_saved_after_its_deliveries_are_synced(tmp_
     broker = Harness(tmp_path)
     broker.send("TopicA", b"later", DELAY="1")
     broker.pass_time(30_000)
-    assert load_table(broker.disk, "delayOffset.json")["offsetTable"] == {"1": 1}
+    assert TableFile("delayOffset.json").load(broker.disk)["offsetTable"] == {"1": 1}
 
 
 def test_calendar_clock_that_goes_back_makes_delayed_messages_late_never_early(tmp_path: Path) -> None:

@@ -98,3 +98,13 @@ def test_stored_mapping_with_other_numbers_is_kept(brokers: WiredBrokers) -> Non
         "config/topicQueueMapping.json", dumps(stored).replace(dumps(first), dumps(first | {"logicOffset": -5}))
     )
     assert broker.restart(clean=False).node.topics.mappings.table[TOPIC].queues[0].leader.logic_offset == -5
+
+
+@spec("L06")
+def test_malformed_mapping_is_read_from_the_backup(brokers: WiredBrokers) -> None:
+    broker = brokers["a"]
+    broker.node.close()
+    stored = broker.disk.read("config/topicQueueMapping.json") or b""
+    broker.disk.replace("config/topicQueueMapping.json.bak", stored)
+    broker.disk.replace("config/topicQueueMapping.json", b'{"topicQueueMappingInfoMap": {"T": {"totalQueues": -1}}}')
+    assert TOPIC in broker.restart(clean=False).node.topics.mappings.table

@@ -17,7 +17,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
-from tandemq.storage.json_tables import load_table
+from tandemq.storage.json_tables import TableFile
 from tests.spec import spec
 from tests.unit.broker.features.waiting_tables import pending_timers
 from tests.unit.broker.harness import START_WALL_MS, Harness, messages_in, send_fields
@@ -349,7 +349,7 @@ def test_repeated_recalls_of_one_message_do_not_hide_those_that_wait(tmp_path: P
     assert broker.node.features.find(TimedMessages).metrics.by_topic() == {
         "TopicA": 4
     }  # the recalled one counts until its time
-    assert load_table(broker.disk, "timermetrics")["timingCount"]["TopicA"]["count"] == 4
+    assert TableFile("timermetrics").load(broker.disk)["timingCount"]["TopicA"]["count"] == 4
     again = broker.restart(clean=False)
     again.pass_time(2_000)
     assert again.node.features.find(TimedMessages).metrics.by_topic() == {"TopicA": 4}
@@ -367,7 +367,7 @@ def test_counts_are_kept_by_topic(tmp_path: Path) -> None:
     broker.pass_time(1_000)
     assert broker.node.features.find(TimedMessages).metrics.by_topic() == {"TopicA": 3, "TopicB": 1}
     broker.pass_time(3_000)
-    counts = load_table(broker.disk, "timermetrics")["timingCount"]
+    counts = TableFile("timermetrics").load(broker.disk)["timingCount"]
     assert {topic: entry["count"] for topic, entry in counts.items()} == {"TopicA": 3, "TopicB": 1}
     assert broker.json(RequestCode.GET_TIMER_METRICS)["timingCount"].keys() == {"TopicA", "TopicB"}
     broker.pass_time(60_000)

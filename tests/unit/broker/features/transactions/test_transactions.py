@@ -17,7 +17,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from tandemq.storage.json_tables import load_table
+from tandemq.storage.json_tables import TableFile
 from tests.spec import spec
 from tests.unit.broker.features.transactions.producer import (
     COMMIT,
@@ -426,7 +426,7 @@ def test_counts_are_kept_by_topic(tmp_path: Path) -> None:
     half(broker, key="D", topic="TopicB")
     end(broker, 0, COMMIT, key="A")
     broker.pass_time(4_000)
-    counts = load_table(broker.disk, "transactionMetrics")["transactionCount"]
+    counts = TableFile("transactionMetrics").load(broker.disk)["transactionCount"]
     assert {topic: entry["count"] for topic, entry in counts.items()} == {"TopicA": 2, "TopicB": 1}
 
 
@@ -507,7 +507,7 @@ def test_clean_stop_leaves_the_progress_for_a_java_broker(tmp_path: Path) -> Non
     assert end(broker, 3, COMMIT, key="A").code == OK
     broker.node.stop(broker.now)
     broker.node.close()
-    table = load_table(broker.disk, "consumerOffset.json")["offsetTable"]
+    table = TableFile("consumerOffset.json").load(broker.disk)["offsetTable"]
     progress = {name: table[f"{name}@CID_RMQ_SYS_TRANS"]["0"] for name in (HALF_TOPIC, OP_HALF_TOPIC)}
     assert progress == {HALF_TOPIC: 4, OP_HALF_TOPIC: 2}
 
@@ -536,7 +536,7 @@ def test_ends_of_one_turn_are_a_list_that_a_4_9_broker_skips_if_nothing_before_i
     assert bodies(broker, OP_HALF_TOPIC) == ([b"1,2,"] if is_first_open else [b"0", b"1,2,"])
     broker.node.stop(broker.now)
     broker.node.close()
-    table = load_table(broker.disk, "consumerOffset.json")["offsetTable"]
+    table = TableFile("consumerOffset.json").load(broker.disk)["offsetTable"]
     progress = [table.get(f"{name}@CID_RMQ_SYS_TRANS", {}).get("0", 0) for name in (HALF_TOPIC, OP_HALF_TOPIC)]
     assert progress == ([0, 0] if is_first_open else [3, 2])
 

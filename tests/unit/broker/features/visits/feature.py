@@ -5,18 +5,18 @@ from typing import Any
 
 from tandemq.boundary import Now
 from tandemq.broker.kernel.connection import Link
-from tandemq.broker.kernel.copied_tables import Polled, Table
+from tandemq.broker.kernel.copied_tables import Polled, StreamedTable, Table
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.codec.ha import KIND_FEATURE_TABLES
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.storage.json_tables import load_table
+from tandemq.storage.json_tables import TableFile
 from tandemq.telemetry.families import Batch, Source, gauge, single
 
 CODE = RequestCode.GET_UNIT_TOPIC_LIST
-FILE = "visits.json"
+FILE = TableFile("visits.json")
 FORGET_MS = 60_000
 VISITS = gauge("tandemq_visits", "Visits in the last minute.")
 
@@ -27,7 +27,7 @@ class Visits(Feature):
     def __init__(self, kernel: Kernel) -> None:
         """Load the count."""
         self._kernel = kernel
-        self.count = int(load_table(kernel.disk, FILE).get("count", 0))
+        self.count = int(FILE.load(kernel.disk).get("count", 0))
         kernel.every(FORGET_MS, self._forget)
 
     def requests(self) -> dict[RequestCode, Request]:
@@ -62,7 +62,7 @@ class Visits(Feature):
         self.count = 0
 
 
-class VisitsTable(Table):
+class VisitsTable(StreamedTable):
     """The number of visits, as slaves copy it."""
 
     code = RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST
