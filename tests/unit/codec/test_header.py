@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.codec.remoting.header import FORM_BINARY, FORM_JSON, LANGUAGES, decode_header, encode_header
+from tandemq.codec.remoting.header import FORM_BINARY, FORM_JSON, LANGUAGES, decode_header, encode_header, with_code
 from tandemq.errors import ProtocolError
 from tandemq.model.command import Command
 
@@ -31,6 +31,15 @@ COMMANDS = st.builds(
 def test_header_round_trip(command: Command) -> None:
     form = FORM_BINARY if command.binary else FORM_JSON
     assert decode_header(form, encode_header(command), command.body) == command
+
+
+@given(COMMANDS, st.integers(0, 1000))
+def test_response_with_another_code_is_what_would_have_been_encoded(command: Command, code: int) -> None:
+    form = FORM_BINARY if command.binary else FORM_JSON
+    command.code = 0
+    found = with_code(form, encode_header(command), code)
+    command.code = code
+    assert found == encode_header(command)
 
 
 def test_json_header_is_compact_sorted_and_all_fields_are_strings() -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from tandemq.boundary import Turn
-from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command, encode_frame
+from tandemq.codec.remoting.header import with_code
 from tandemq.engine import Ack
 from tandemq.model.codes import ResponseCode
 
@@ -38,10 +39,8 @@ def with_status(answers: bytes, code: ResponseCode) -> bytes:
     A recall stays SUCCESS, as in RocketMQ: its clients take any other code for a failure.
     """
     recoded: list[bytes] = []
-    for frame in FrameDecoder().feed(answers):
-        command = decode_command(frame)
-        if "msgId" not in command.fields or "queueId" in command.fields:
-            command.code = code
-            command.remark = None
-        recoded.append(encode_command(command))
+    for form, header, body in FrameDecoder().feed(answers):
+        if b"msgId" not in header or b"queueId" in header:
+            header = with_code(form, header, code)
+        recoded.append(encode_frame((form, header, body)))
     return b"".join(recoded)

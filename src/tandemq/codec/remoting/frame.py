@@ -165,7 +165,10 @@ def decode_command(frame: RawFrame) -> Command:
 
 def encode_command(command: Command) -> bytes:
     """Encode a command as a frame."""
-    header = encode_header(command)
-    form = FORM_BINARY if command.binary else FORM_JSON
-    body = command.body
+    return encode_frame((FORM_BINARY if command.binary else FORM_JSON, encode_header(command), command.body))
+
+
+def encode_frame(frame: RawFrame) -> bytes:
+    """Return the bytes of a frame."""
+    form, header, body = frame
     return b"".join((_PREFIX.pack(4 + len(header) + len(body), form << 24 | len(header)), header, body))

@@ -42,6 +42,7 @@ _FIXED = Struct(">hBhiii")
 _LENGTH = Struct(">i")
 _SHORT = Struct(">H")
 UNKNOWN_LANGUAGE = "OTHER"
+_CODE_0 = b'{"code":0,'
 
 _Scalar = str | int | float | bool | None
 
@@ -93,6 +94,14 @@ def decode_header(form: int, header: bytes, body: bytes) -> Command:
 def encode_header(command: Command) -> bytes:
     """Encode the header of a command, in the form given by `command.binary`."""
     return _to_binary(command) if command.binary else _to_json(command)
+
+
+def with_code(form: int, header: bytes, code: int) -> bytes:
+    """Return the header of a response with code 0, as `encode_header` writes it, with another code."""
+    if form == FORM_BINARY:
+        return _SHORT.pack(code) + header[2:]
+    assert header.startswith(_CODE_0), header
+    return b'{"code":%d,' % code + header[len(_CODE_0) :]
 
 
 def _from_json(header: bytes, body: bytes) -> Command:
