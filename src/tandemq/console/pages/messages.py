@@ -69,7 +69,7 @@ async def show(visit: Visit) -> Response:
     message = found.message
     return visit.page(
         "message.html",
-        one=found,
+        stored=found,
         link=message_path(found),
         body=shown_body(message) if visit.sees_bodies else None,
         groups=await visit.console.tables.consumers_of(found.queue, message.queue_offset),
@@ -84,7 +84,7 @@ async def trace(visit: Visit) -> Response:
         traces = await operations.trace_of(visit.console, found)
     except NoRoute:  # no broker has the trace topic
         traces = None
-    return visit.page("trace.html", one=found, link=message_path(found), found=traces, bar=trace_bar)
+    return visit.page("trace.html", stored=found, link=message_path(found), found=traces, bar=trace_bar)
 
 
 def trace_bar(message_trace: MessageTrace, step: TraceStep) -> Markup:
