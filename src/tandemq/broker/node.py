@@ -157,10 +157,11 @@ class Broker:
         if self._farewell is not None:
             self._turn_away(self._farewell, received, events)
             return turn
-        self._serve(turn, now)
-        for event in events:
-            if not isinstance(event, Closed):
-                self._on_event(event, turn, now)
+        if events:
+            self._serve(turn, now)
+            for event in events:
+                if not isinstance(event, Closed):
+                    self._on_event(event, turn, now)
         self._decide(turn, now)
         for begin in self.features.begin_turn:
             begin(turn, now)

@@ -15,7 +15,7 @@ from tandemq.broker.ha.slave import SlaveSide
 from tandemq.broker.ha.upstream import UpstreamByRecord, UpstreamBySettings
 from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.kernel import Kernel
-from tandemq.broker.kernel.replicas import Replica
+from tandemq.broker.kernel.replicas import Replica, Replicas
 from tandemq.codec.ha import Heartbeat
 from tandemq.config.settings import BrokerConfig
 from tandemq.storage.log.epochs import EpochTable
@@ -24,7 +24,7 @@ from tandemq.storage.recovery import clear_loss_flag
 OFFSETS_SAVED_MS = 60_000
 
 
-class Replication(Feature):
+class Replication(Feature, Replicas):
     """Both sides. The role of the broker decides which one is in use.
 
     In a group with a registry a new epoch of the group begins a generation of the same number.

@@ -1,7 +1,8 @@
 """Interface of pulls for other features."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.kernel.pull_counters import PullCounters
@@ -52,15 +53,16 @@ class AnswerView(Protocol):
         """Return the answer for the client. `written_end`: queue offset behind messages that may not be shown yet."""
 
 
-@runtime_checkable
-class Pulls(Protocol):
+class Pulls(ABC):
     """The pulls of one broker."""
 
     counters: PullCounters
 
+    @abstractmethod
     def take(self, link: int, command: Command, turn: Turn, now: Now, view: AnswerView | None = None) -> Command | None:
         """Answer or hold any pull; returns a response only to refuse it. `view`: how the answer is shown."""
 
+    @abstractmethod
     def check_readable(self) -> None:
         """Refuse all pulls while the broker's own permission lacks READ.
 
@@ -68,6 +70,7 @@ class Pulls(Protocol):
             PullRefused: it lacks it.
         """
 
+    @abstractmethod
     def visible_end(self, queue: ConsumeQueue, log_limit: int | None = None) -> int:
         """Return the queue offset behind the last message that may be shown; `log_limit`: None for that of consumers.
 
@@ -76,14 +79,18 @@ class Pulls(Protocol):
         """
 
     @property
+    @abstractmethod
     def held_count(self) -> int:
         """Number of pulls that wait for messages."""
 
+    @abstractmethod
     def refuse_forbidden(self, queue: ConsumeQueue, turn: Turn) -> None:
         """Refuse the pulls held on a queue that an operator has forbidden since they came."""
 
+    @abstractmethod
     def move_held(self, link: int, offset_for: Callable[[PullFields], int | None], turn: Turn) -> None:
         """Answer the held pulls of a connection whose offset an operator has set; None: it has not."""
 
+    @abstractmethod
     def end_held(self, queue: ConsumeQueue, turn: Turn) -> None:
         """Answer the pulls held on a queue that takes no more messages."""

@@ -1,6 +1,7 @@
 """Interface of replication for other features: the other members of the group."""
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 
 class Replica(NamedTuple):
@@ -10,9 +11,9 @@ class Replica(NamedTuple):
     address: str
 
 
-@runtime_checkable
-class Replicas(Protocol):
+class Replicas(ABC):
     """The other members of the group."""
 
+    @abstractmethod
     def replicas(self) -> list[Replica]:
         """Return the other members that may have good bytes of the log."""

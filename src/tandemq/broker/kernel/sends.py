@@ -1,7 +1,8 @@
 """Interface of sends for other features."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from tandemq.boundary import Now
 from tandemq.broker.kernel.connection import Link
@@ -32,13 +33,14 @@ class OpenHalves(Protocol):
         """Take the ends of transactions whose messages are appended."""
 
 
-@runtime_checkable
-class Sends(Protocol):
+class Sends(ABC):
     """The sends of one broker."""
 
+    @abstractmethod
     def take(self, link: Link, command: Command, now: Now) -> None:
         """Store any send, and add its response or refusal to the acks (`Puts.acks`)."""
 
+    @abstractmethod
     def admit(self, fields: SendFields, body: bytes, wall_ms: int) -> SendPlace:
         """Check topic, queue, permission and size of a message; returns where it goes. May create the topic.
 
@@ -46,6 +48,7 @@ class Sends(Protocol):
             SendRefused: the message is not accepted.
         """
 
+    @abstractmethod
     def know_transactions(
         self,
         owner: OpenHalves | None,

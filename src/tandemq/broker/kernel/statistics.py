@@ -1,11 +1,11 @@
 """Interface of the statistics for other features."""
 
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
 
 
-@runtime_checkable
-class Statistics(Protocol):
+class Statistics(ABC):
     """Counters that operators ask for by name and key."""
 
+    @abstractmethod
     def add(self, name: str, key: str, amount: int, times: int) -> None:
         """Add to a counter."""

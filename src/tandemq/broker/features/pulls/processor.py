@@ -25,7 +25,7 @@ from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.pull_counters import PullCounters
-from tandemq.broker.kernel.pulls import LINK_BYTES_MAX, AnswerView, PullAnswer, PullRefused
+from tandemq.broker.kernel.pulls import LINK_BYTES_MAX, AnswerView, PullAnswer, PullRefused, Pulls
 from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.kernel.verification import Verification
 from tandemq.codec.remoting.frame import encode_command
@@ -82,7 +82,7 @@ class _Range(NamedTuple):
     bytes_max: int
 
 
-class PullPath(Feature):
+class PullPath(Feature, Pulls):
     """All pulls of one broker."""
 
     def __init__(self, kernel: Kernel) -> None:

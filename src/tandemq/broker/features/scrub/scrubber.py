@@ -26,7 +26,7 @@ from tandemq.broker.features.scrub.verify_job import Checked, CheckWork, Entries
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
-from tandemq.broker.kernel.verification import A_DELAY, A_PULL, A_TIMER, Mismatch
+from tandemq.broker.kernel.verification import A_DELAY, A_PULL, A_TIMER, Mismatch, Verification
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.requests import is_true, read_fields
 from tandemq.config.settings import BrokerConfig
@@ -83,7 +83,7 @@ class Suspicion(msgspec.Struct, rename="camel"):
     found: str = ""
 
 
-class Scrubber(Feature):
+class Scrubber(Feature, Verification):
     """The scrubber of one broker."""
 
     def __init__(self, kernel: Kernel) -> None:

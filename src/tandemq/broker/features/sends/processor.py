@@ -23,7 +23,7 @@ from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.messages.timed_message import precision_ms
 from tandemq.broker.kernel.puts import trace_fields
-from tandemq.broker.kernel.sends import OpenHalves, SendPlace
+from tandemq.broker.kernel.sends import OpenHalves, SendPlace, Sends
 from tandemq.codec.remoting.requests import SendFields
 from tandemq.config.settings import BrokerConfig
 from tandemq.engine import SendEngine
@@ -36,7 +36,7 @@ from tandemq.storage.store import RecordBatch
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
-class SendPath(Feature):
+class SendPath(Feature, Sends):
     """All sends of one broker; offers `Sends`. It appends to the store, and adds responses to the acks of `Puts`."""
 
     def __init__(self, kernel: Kernel) -> None:

@@ -22,6 +22,7 @@ from tandemq.boundary import Now
 from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.pulls import Pulls
+from tandemq.broker.kernel.statistics import Statistics
 from tandemq.errors import StoreError
 from tandemq.metrics import Histogram, Series, StatsSnapshot
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -76,7 +77,7 @@ class Day(NamedTuple):
     gets_today: int = 0
 
 
-class Stats(Feature):
+class Stats(Feature, Statistics):
     """Statistics of one broker."""
 
     def __init__(self, kernel: Kernel) -> None:
