@@ -256,10 +256,10 @@ class PullPath(Feature, Pulls):
         checks = self.checks
         checks.check_readable()
         group = checks.group(fields.consumer_group, now.wall_ms)
-        topic = checks.topic(fields)
-        checks.check_allowed(fields)
+        topic = checks.pulled_topic(fields)
+        checks.check_allowed(fields.consumer_group, fields.topic)
         selector = checks.selector(fields, group)
-        return PullRequest(link, opaque, fields, selector, checks.queue(topic, fields), group, binary=binary)
+        return PullRequest(link, opaque, fields, selector, checks.pulled_queue(topic, fields), group, binary=binary)
 
     def _take_old(
         self, link: int, opaque: int, fields: PullFields, turn: Turn, now: Now, refusal: str, *, binary: bool
@@ -319,10 +319,10 @@ class PullPath(Feature, Pulls):
         """Answer a replica read: it belongs to no group, commits nothing and is never held."""
         checks = self.checks
         checks.check_readable()
-        topic = checks.topic(fields)
+        topic = checks.pulled_topic(fields)
         fields.sys_flag = SUBSCRIPTION
         selector = checks.selector(fields, _NO_GROUP)
-        queue = checks.queue(topic, fields)
+        queue = checks.pulled_queue(topic, fields)
         pull = PullRequest(link, opaque, fields, selector, queue, _NO_GROUP, binary=binary, is_replica=True)
         self.answer(pull, turn, is_last=True)
 
@@ -512,7 +512,7 @@ class PullPath(Feature, Pulls):
         """Refuse the pulls held on a queue that an operator has forbidden since they came."""
         for pull in self.held.first(queue, self.held.count(queue)):
             try:
-                self.checks.check_allowed(pull.fields)
+                self.checks.check_allowed(pull.fields.consumer_group, pull.fields.topic)
             except PullRefused as refused:
                 self.held.release(pull)
                 self._send_refusal(pull, refused.remark, turn)
