@@ -101,6 +101,8 @@ class LogicalProducer(SimProducer):
     def _command(self, messages: list[SentMessage], queue_id: int, *, waits: bool) -> Command:
         command = super()._command(messages, queue_id, waits=waits)
         command.fields["bname" if command.code == RequestCode.SEND_MESSAGE else "n"] = self._broker
+        # A topic whose creation was not confirmed may be gone; as an ordinary one it could not become static.
+        command.fields["defaultTopic" if command.code == RequestCode.SEND_MESSAGE else "c"] = STATIC_TOPIC
         return command
 
     def _answered(self, attempt: Attempt, tried: set[str], answer: Command | None) -> None:

@@ -184,6 +184,15 @@ class QueueMappings:
             return {}
         return {VERSION: self.version.as_json(), DETAILS: self._details()}
 
+    def recover(self, tables: Mapping[str, Any]) -> None:
+        """Take the mappings beside a change of the topics, unless the file has newer ones.
+
+        Raises:
+            ProtocolError: they cannot be read.
+        """
+        if DataVersion.from_json(tables.get(VERSION)).counter > self.version.counter:
+            self.follow(tables)
+
     def follow(self, tables: Mapping[str, Any]) -> bool:
         """Replace the mappings by those that another broker sent beside its topics; returns whether that is a change.
 

@@ -189,6 +189,7 @@ class Topics:
     def _apply(self, change: dict[str, Any], adds_only: bool) -> None:
         """Apply a change that the table on the disk lacks."""
         configs, removed = parse_topics(change), removed_names(change)
+        self.mappings.recover(change)
         for name in removed:
             self._leave(name)
         for config in configs:
@@ -412,9 +413,11 @@ class Topics:
         return {"dataVersion": self.version.as_json(), "topicConfigTable": table}
 
     def _changes(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return a line of the journal."""
+        """Return a line of the journal. That of a static topic has the mappings: without its own it is an ordinary one."""
         found = self.as_json(names)
-        return found | {REMOVED: [name for name in names if name not in found["topicConfigTable"]]}
+        removed = [name for name in names if name not in found["topicConfigTable"]]
+        concerns_mappings = bool(removed) or any(name in self.mappings.table for name in names)
+        return found | {REMOVED: removed} | (self.mappings.for_slaves() if concerns_mappings else {})
 
     def save(self) -> None:
         """Schedule writing the file."""

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.sim.workload.static_topic_requests import segment
+from lab.sim.workload.static_topic_requests import segment, update_request
 from tandemq.codec.remoting.fastjson import dumps, loads
-from tandemq.model.codes import ResponseCode
+from tandemq.model.codes import RequestCode, ResponseCode
 from tests.spec import spec
 from tests.unit.broker.features.static_topics.wired import EPOCH, WiredBrokers, mapping_of
 
@@ -108,3 +108,20 @@ def test_malformed_mapping_is_read_from_the_backup(brokers: WiredBrokers) -> Non
     broker.disk.replace("config/topicQueueMapping.json.bak", stored)
     broker.disk.replace("config/topicQueueMapping.json", b'{"topicQueueMappingInfoMap": {"T": {"totalQueues": -1}}}')
     assert TOPIC in broker.restart(clean=False).node.topics.mappings.table
+
+
+@spec("L06")
+def test_kill_before_the_mapping_is_written_leaves_no_ordinary_topic(tmp_path: Path) -> None:
+    wired = WiredBrokers(tmp_path, "a")
+    broker = wired["a"]
+    broker.create_topic("Other")  # from then on changes go to a journal first
+    broker.pass_time(20_000)
+    body = mapping_of(TOPIC, "a", {0: [segment(0, "a", 0, 0)]})
+    broker.run_jobs = False
+    broker.send_request(
+        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, update_request(body, 1).fields, update_request(body, 1).body
+    )
+    assert broker.disk.read("config/topicQueueMapping.json") is None
+    topics = broker.restart(clean=False).node.topics
+    assert TOPIC in topics.table
+    assert list(topics.mappings.table) == [TOPIC]
