@@ -40,6 +40,7 @@ def _refused(command: str, arguments: str, request: str, way_out: str, versions:
 
 _NO_CONTROLLER = "tandemq ha status"
 _NO_ACCESS_CONTROL = "restrict who reaches the port"
+_MODE_SET = "set consume mode to {a} success"
 _QUEUES = (r"broker-a\s+0\s+0\s+\d", r"broker-a\s+1\s+0\s+\d")
 _CREATED = "create topic to {a} success"
 _STORED = (r"SEND_OK",)
@@ -89,6 +90,8 @@ CHAINS: tuple[tuple[Row, ...], ...] = (
     (
         Row("updateTopicList", "-b {a} -f {d}/topics.json", ("topic config to {a} success",), versions=(NEW,)),
         Row("updateSubGroupList", "-b {a} -f {d}/groups.json", ("group config to {a} success",), versions=(NEW,)),
+        Row("setConsumeMode", "-b {a} -t {t} -g {g} -m POP -q 2", (_MODE_SET,), versions=(NEW,)),
+        Row("setConsumeMode", "-b {a} -t {t} -g {g} -m PULL -q 0", (_MODE_SET,), versions=(NEW,)),
     ),
     (
         Row("topicRoute", "-t {t}", ('"brokerName":"broker-a"', r'"readQueueNums":\s*2')),
@@ -186,8 +189,7 @@ CHAINS: tuple[tuple[Row, ...], ...] = (
         _refused("addBroker", "-c {a} -b broker.conf", "ADD_BROKER", "tandemq broker -c FILE"),
         _refused("removeBroker", "-c {a} -b DefaultCluster:broker-a:0", "REMOVE_BROKER", "tandemq broker -c FILE"),
         _refused("resetMasterFlushOffset", "-b {a} -o 0", "RESET_MASTER_FLUSH_OFFSET", "tandemq ha status"),
-        _refused("setConsumeMode", "-b {a} -t {t} -g {g} -m POP -q 2", "SET_MESSAGE_REQUEST_MODE", "consumers pull"),
-        _refused("exportPopRecord", "-b {a} -d true", "POP_ROLLBACK", "consumers pull"),
+        _refused("exportPopRecord", "-b {a} -d true", "POP_ROLLBACK", "no KV store"),
     ),
     (
         _refused("getSyncStateSet", "-a {n} -b broker-a", "CONTROLLER_GET_METADATA_INFO", _NO_CONTROLLER),

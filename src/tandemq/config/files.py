@@ -79,7 +79,6 @@ _COLD = "reads of cold data are not throttled"
 _PUSHED = "metrics are pushed over HTTP; set metricsExporterType=OTLP_HTTP and metricsHttpExporterTarget"
 _MISSING: dict[str, tuple[str, str]] = {
     "filterServerNums": ("!0", "filter servers are not supported"),
-    "defaultMessageRequestMode": ("!pull", "POP consumption is not supported yet"),
     "enableLmq": ("true", _LIGHT_QUEUES),
     "enableMultiDispatch": ("true", _LIGHT_QUEUES),
     "timerRocksDBEnable": ("true", _ROCKSDB),

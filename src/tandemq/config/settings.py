@@ -313,6 +313,27 @@ class BrokerConfig(MonitoringConfig):
     some 300 if it is alone in its unit of time."""
     timer_flush_ms: int = _setting("timerFlushIntervalMs", 1_000, "ms", live=True)
     """Interval between writes of `timercheck` and `timermetrics`, as other brokers read them."""
+    revive_queue_nums: int = _setting("reviveQueueNum", 8)
+    """Number of queues of the topic of what POP consumers have taken and acknowledged. Do not lower it while messages
+    are invisible."""
+    retry_topic_v2: bool = _setting("enableRetryTopicV2", False, live=True)
+    """Whether messages that POP consumers do not acknowledge come back in topics `%RETRY%group+topic` instead of
+    `%RETRY%group_topic`, which cannot be told apart if a name contains `_`."""
+    pops_retry_topic_v1: bool = _setting("retrieveMessageFromPopRetryTopicV1", True, live=True)
+    """Whether pops still read the topics of the older form while `enableRetryTopicV2` is set."""
+    pop_from_retry_percent: int = _setting("popFromRetryProbability", 20, "percent", live=True)
+    """Share of pops that read the retry topic first; the others read it last."""
+    waiting_pops_max: int = _setting("maxPopPollingSize", 100_000, live=True)
+    """Maximum number of pops that wait for messages; further ones are answered at once."""
+    waiting_pops_of_queue_max: int = _setting("popPollingSize", 1_024, live=True)
+    """The same for one topic, group and queue."""
+    default_request_mode: str = _setting("defaultMessageRequestMode", "PULL", live=True)
+    """How consumers consume that ask their broker for queues, `PULL` or `POP`, where SET_MESSAGE_REQUEST_MODE has set
+    nothing for their topic and group."""
+    default_pop_share_queues: int = _setting("defaultPopShareQueueNum", -1, live=True)
+    """Number of next members of a group whose queues a member pops too; 0 or less: all queues."""
+    assigns_queues: bool = _setting("serverLoadBalancerEnable", True, live=True)
+    """Whether this broker assigns queues to members; if not, each gets all queues."""
     recall_enable: bool = _setting("recallMessageEnable", False, live=True)
     """Whether producers may recall timed messages."""
 

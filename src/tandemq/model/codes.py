@@ -195,8 +195,26 @@ class RequestCode(IntEnum):
     """broker: reads from a queue, for a lite pull consumer of 5.x."""
     RECALL_MESSAGE = 370
     """broker: recalls a timed message (docs/reference/timers.md, "Recall")."""
+    QUERY_ASSIGNMENT = 400
+    """broker: the queues of a member of a group (docs/reference/pop.md)."""
+    SET_MESSAGE_REQUEST_MODE = 401
+    """broker: sets whether a group pulls or pops a topic."""
     GET_ALL_MESSAGE_REQUEST_MODE = 402
     """broker: request modes (5.x slaves ask)."""
+    BATCH_ACK_MESSAGE = 200_151
+    """broker: acknowledges messages of several pops (docs/reference/pop.md)."""
+    POP_MESSAGE = 200_050
+    """broker: takes messages of any queue for a time (docs/reference/pop.md)."""
+    ACK_MESSAGE = 200_051
+    """broker: acknowledges a popped message."""
+    PEEK_MESSAGE = 200_052
+    """broker: reads messages that a pop would take."""
+    CHANGE_MESSAGE_INVISIBLETIME = 200_053
+    """broker: sets when a popped message comes back."""
+    NOTIFICATION = 200_054
+    """broker: asks whether there are messages to pop, and waits for some."""
+    POLLING_INFO = 200_055
+    """broker: the number of pops that wait."""
     UPDATE_AND_CREATE_STATIC_TOPIC = 513
     """broker: creates or changes a static topic (docs/reference/requests.md, "Static topics")."""
     GET_BROKER_MEMBER_GROUP = 901
@@ -283,6 +301,8 @@ class ResponseCode(IntEnum):
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
     NO_MESSAGE = 208
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500

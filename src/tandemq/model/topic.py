@@ -25,6 +25,8 @@ OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Timed messages until they are delivered."""
+REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
+"""Of the topic, one per cluster, of what POP consumers have taken and acknowledged."""
 TIMER_DONE_TOPIC = "rmq_sys_wheel_timer_done"
 """Records of TandemQ's own: which timed messages are delivered."""
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
@@ -69,6 +71,8 @@ SYSTEM_GROUPS = frozenset(
     }
 )
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_ALLOWED_OF_RETRIES = re.compile(r"[%|a-zA-Z0-9_+-]+\Z")
+"""The retry topics of POP join group and topic by "+"."""
 
 
 def own_topics(brokers: Iterable[str], clusters: Iterable[str]) -> frozenset[str]:
@@ -76,6 +80,11 @@ def own_topics(brokers: Iterable[str], clusters: Iterable[str]) -> frozenset[str
     letters."""
     clusters = list(clusters)
     return SYSTEM_TOPICS | {*brokers, *clusters, *(f"{name}_{REPLY_TOPIC_SUFFIX}" for name in clusters)}
+
+
+def takes_no_sends(topic: str) -> bool:
+    """Whether a topic is one that producers may not send to."""
+    return topic in FORBIDDEN_FOR_SENDING or topic.startswith(REVIVE_TOPIC_PREFIX)
 
 
 class Permission(IntFlag):
@@ -116,21 +125,22 @@ def topic_name_error(name: str) -> str | None:
     if not name:
         return "the topic name is empty"
     longest = GROUP_CHARACTERS_MAX if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_CHARACTERS_MAX
-    return _name_error("topic", name, longest)
+    allowed = _ALLOWED_OF_RETRIES if name.startswith(RETRY_PREFIX) else _ALLOWED
+    return _name_error("topic", name, longest, allowed)
 
 
 def group_name_error(name: str) -> str | None:
     """Return what is wrong with a group name, None if it is valid."""
     if not name:
         return "the group name is empty"
-    return _name_error("group", name, GROUP_CHARACTERS_MAX)
+    return _name_error("group", name, GROUP_CHARACTERS_MAX, _ALLOWED)
 
 
-def _name_error(kind: str, name: str, longest: int) -> str | None:
+def _name_error(kind: str, name: str, longest: int, allowed: re.Pattern[str]) -> str | None:
     if len(name) > longest:
         return f"the {kind} name has {len(name)} characters, at most {longest} are allowed"
-    if not _ALLOWED.match(name):
-        return f"the {kind} name {name[:64]!r} contains illegal characters, allowed are {_ALLOWED.pattern[:-2]}"
+    if not allowed.match(name):
+        return f"the {kind} name {name[:64]!r} contains illegal characters, allowed are {allowed.pattern[:-2]}"
     return None
 
 

@@ -80,19 +80,9 @@ _ACCESS_CONTROL = _Feature(
     },
 )
 _POP = _Feature(
-    "POP consumption is not supported: consumers pull, and assign the queues among themselves (clientRebalance=true, "
-    "the default of Java's push consumer)",
+    "POP keeps its checkpoints in the log: there is no KV store to be left",
     {
-        400: "QUERY_ASSIGNMENT",
-        401: "SET_MESSAGE_REQUEST_MODE",
-        200050: "POP_MESSAGE",
-        200051: "ACK_MESSAGE",
-        200052: "PEEK_MESSAGE",
-        200053: "CHANGE_MESSAGE_INVISIBLETIME",
-        200054: "NOTIFICATION",
-        200055: "POLLING_INFO",
         200056: "POP_ROLLBACK",
-        200151: "BATCH_ACK_MESSAGE",
     },
 )
 _WITHOUT_HANDLER = _Feature(

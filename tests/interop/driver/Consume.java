@@ -28,7 +28,7 @@ final class Consume {
 
     /**
      * push: namesrv group topic [tags|sql] [orderly] [count] [fail_first] [max_reconsume] [from=first|last] [deadline_ms] [linger_ms]
-     * [threads] [cache] [consume_ms] [broadcast] [trace]. cache bounds the messages per queue that the client fetches ahead, consume_ms is the time that
+     * [threads] [cache] [consume_ms] [broadcast] [trace] [pop] [pop_invisible_ms]. cache bounds the messages per queue that the client fetches ahead, consume_ms is the time that
      * one message takes.
      *
      * Ends after count deliveries (0: when stopped), plus linger_ms in which more would be seen, or at the deadline ("deadline" is
@@ -45,6 +45,12 @@ final class Consume {
         consumer.setPullBatchSize(Math.min(32, order.number("cache", 1000)));
         consumer.setMaxReconsumeTimes(order.number("max_reconsume", -1));
         consumer.setSuspendCurrentQueueTimeMillis(order.number("suspend_ms", 1000));
+        if (order.flag("pop")) {
+            // By their names: clients of 4.9 do not pop.
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+            consumer.getClass().getMethod("setPopInvisibleTime", long.class)
+                .invoke(consumer, order.big("pop_invisible_ms", 60_000));
+        }
         if (order.flag("broadcast")) {
             // By its name: the enum is in another package in each version.
             consumer.setMessageModel(Enum.valueOf(consumer.getMessageModel().getDeclaringClass(), "BROADCASTING"));

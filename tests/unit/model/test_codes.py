@@ -94,7 +94,7 @@ def test_page_names_only_the_servers_of_this_test() -> None:
 @pytest.mark.parametrize("who", WHO)
 def test_unsupported_request_is_refused_with_a_remark(tmp_path: Path, who: str) -> None:
     ask, codes = WHO[who](tmp_path), list(missing())
-    assert {906, 908, 200050} <= set(codes)
+    assert {906, 908, 200056} <= set(codes)
     for code in codes:
         answer = ask(code)
         assert answer is not None, f"{who} does not answer {code}"

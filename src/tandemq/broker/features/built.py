@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from tandemq.broker.features.admin import feature as admin
 from tandemq.broker.features.delay import feature as delay
 from tandemq.broker.features.groups import feature as groups
+from tandemq.broker.features.pop import feature as pop
 from tandemq.broker.features.pulls import feature as pulls
 from tandemq.broker.features.replies import feature as replies
 from tandemq.broker.features.retries import feature as retries
@@ -28,6 +29,7 @@ FEATURES: tuple[Callable[[Kernel], Sequence[Feature]], ...] = (
     delay.build,
     transactions.build,
     timers.build,
+    pop.build,
     static_topics.build,
     admin.build,
 )

@@ -13,7 +13,6 @@ from tandemq.broker.kernel.copied_tables import Table
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.serving import Serving
-from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.frame import FRAME_BYTES_MAX
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -37,7 +36,6 @@ class MetadataTablesProcessor(Feature):
     def requests(self) -> dict[Code, Request]:
         """See `Feature`."""
         return {table.code: Request(partial(self._on_table, table)) for table in self._tables} | {
-            Code.GET_ALL_MESSAGE_REQUEST_MODE: Request(self._on_request_modes),
             Code.TANDEM_PEER_INFO: Request(self._on_peer_info),
         }
 
@@ -50,9 +48,6 @@ class MetadataTablesProcessor(Feature):
                 "delete what is not used",
             )
         return command.answer(ResponseCode.SUCCESS, body=body)
-
-    def _on_request_modes(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        return command.answer(ResponseCode.SUCCESS, body=dumps({"messageRequestModeMap": {}}))
 
     def _on_peer_info(self, _link: Link, command: Command, _now: Now) -> Command | None:
         config = self._current.config

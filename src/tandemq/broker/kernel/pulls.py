@@ -1,11 +1,13 @@
 """Interface of pulls for other features."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from tandemq.boundary import Now, Turn
+from tandemq.boundary import Buffer, Now, Turn
+from tandemq.broker.filter.selector import MessageSelector
 from tandemq.broker.kernel.pull_counters import PullCounters
+from tandemq.broker.kernel.verification import Mismatch
 from tandemq.codec.remoting.requests import PullFields
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -44,6 +46,23 @@ class PullAnswer(NamedTuple):
     end: int
     delta: int | None = None
     """Number that the client adds to the queue offsets in the messages; None: 0."""
+
+
+class Messages(NamedTuple):
+    """Messages of a queue for a response, and why there are no more."""
+
+    buffers: Sequence[Buffer]
+    number: int
+    """Number of messages."""
+    size: int
+    next_offset: int
+    """Queue offset behind the last examined entry."""
+    mismatch: Mismatch | None = None
+    """Set if the entry at `next_offset` is damaged, or its record."""
+    waits_at: int | None = None
+    """Log offset of the message at `next_offset`, if it is damaged and waits for its repair."""
+    cost: int = 0
+    """Cost of evaluating an SQL filter (`evaluation_cost`)."""
 
 
 class AnswerView(Protocol):
@@ -94,3 +113,22 @@ class Pulls(ABC):
     @abstractmethod
     def end_held(self, queue: ConsumeQueue, turn: Turn) -> None:
         """Answer the pulls held on a queue that takes no more messages."""
+
+    # Reads by other features.
+
+    @abstractmethod
+    def read(self, queue: ConsumeQueue, offset: int, selector: MessageSelector, most: int) -> Messages:
+        """Read messages of a queue that consumers may see, from a queue offset on. Damage is reported as for a pull.
+
+        Raises:
+            OffsetGone: the messages were deleted.
+            DiskFailed: the device failed.
+        """
+
+    @abstractmethod
+    def has_room(self, link: int) -> bool:
+        """Whether a response with messages may be sent on a connection in this turn."""
+
+    @abstractmethod
+    def note_sent(self, link: int, messages: Messages) -> None:
+        """Count messages read for a response on a connection against the budget of the turn."""

@@ -413,7 +413,7 @@ class Topics:
         return {"dataVersion": self.version.as_json(), "topicConfigTable": table}
 
     def _changes(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return a line of the journal. That of a static topic has the mappings: without its own it is an ordinary one."""
+        """Return a line of the journal. With a static topic it has the mappings, which make it static."""
         found = self.as_json(names)
         removed = [name for name in names if name not in found["topicConfigTable"]]
         concerns_mappings = bool(removed) or any(name in self.mappings.table for name in names)

@@ -19,7 +19,6 @@ from functools import partial
 
 from tandemq.boundary import Now
 from tandemq.client.consumer.offsets.offset_store import OffsetStore
-from tandemq.client.consumer.queues.allocate import allocate_averagely
 from tandemq.client.consumer.queues.assigned_queue import AssignedQueue, AssignmentState
 from tandemq.client.consumer.queues.group_members import GroupMembers
 from tandemq.client.consumer.queues.process_queue import ProcessQueue
@@ -30,6 +29,7 @@ from tandemq.client.core.operations import OperationRunner, Steps, current_time,
 from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.client.core.settings import ConsumerOptions, MessageModel
 from tandemq.errors import NetworkError, NoRoute, RemoteError, TandemError
+from tandemq.model.allocation import allocate_averagely
 from tandemq.model.message import MessageQueue, StoredMessage
 from tandemq.model.topic import RETRY_PREFIX
 

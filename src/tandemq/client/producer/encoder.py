@@ -27,7 +27,7 @@ from tandemq.model.message import (
     encode_properties,
 )
 from tandemq.model.replies import MSG_TYPE, REPLY_TYPE
-from tandemq.model.topic import AUTO_CREATE_TOPIC, FORBIDDEN_FOR_SENDING, RETRY_PREFIX
+from tandemq.model.topic import AUTO_CREATE_TOPIC, RETRY_PREFIX, takes_no_sends
 
 PROPERTIES_BYTES_MAX = 32_000
 """Maximum size of a message's encoded properties; leaves room for those the broker adds."""
@@ -170,7 +170,7 @@ def _compressed(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
 
 def _properties(message: Message, unique_key: str, options: ProducerOptions) -> str:
     message.validate()
-    if message.topic in FORBIDDEN_FOR_SENDING:
+    if takes_no_sends(message.topic):
         raise InvalidMessage(f"the topic {message.topic} is reserved")
     if len(message.body) > options.body_bytes_max:
         raise RecordTooLarge(f"the body has {len(message.body)} bytes, the maximum is {options.body_bytes_max}")

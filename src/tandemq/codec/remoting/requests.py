@@ -189,6 +189,56 @@ class RecallFields(msgspec.Struct, rename="camel"):
     producer_group: str = ""
 
 
+class PopFields(msgspec.Struct, rename="camel", gc=False):
+    """POP_MESSAGE (200050), and PEEK_MESSAGE (200052), which has the first four."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+    invisible_time: Int64 = 0
+    poll_time: Int64 = 0
+    born_time: Int64 = 0
+    init_mode: Int32 = 0
+    exp_type: str | None = None
+    exp: str | None = None
+    order: str = "false"
+    attempt_id: str | None = None
+
+
+class NotificationFields(msgspec.Struct, rename="camel"):
+    """NOTIFICATION (200054)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    poll_time: Int64
+    born_time: Int64
+    order: str = "false"
+    attempt_id: str | None = None
+    exp_type: str | None = None
+    exp: str | None = None
+
+
+class PollingInfoFields(msgspec.Struct, rename="camel"):
+    """POLLING_INFO (200055)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
+class AckFields(msgspec.Struct, rename="camel", gc=False):
+    """ACK_MESSAGE (200051), and CHANGE_MESSAGE_INVISIBLETIME (200053), which has the last field."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+    invisible_time: Int64 = -1
+
+
 class GroupFields(msgspec.Struct, rename="camel"):
     """A consumer group: GET_CONSUMER_LIST_BY_GROUP and others."""
 

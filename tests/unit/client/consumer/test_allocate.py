@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.client.consumer.queues.allocate import allocate_averagely
+from tandemq.model.allocation import allocate_averagely
 from tandemq.model.message import MessageQueue
 
 

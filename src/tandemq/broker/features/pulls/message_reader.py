@@ -14,9 +14,9 @@ from operator import add, ne
 from struct import Struct
 from typing import NamedTuple
 
-from tandemq.boundary import Buffer
 from tandemq.broker.filter.parser import SqlFilter
 from tandemq.broker.filter.retry import RetryFilter
+from tandemq.broker.kernel.pulls import Messages
 from tandemq.broker.kernel.verification import Mismatch
 from tandemq.broker.state.damage_table import WAITS, Damages
 from tandemq.codec.record.entries import QUEUE_ENTRY
@@ -43,23 +43,6 @@ _BODY_AT = 88
 _length_at = Struct(">i").unpack_from
 _BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
 _ANY_V6 = _BORN_V6 | _STORE_V6
-
-
-class Messages(NamedTuple):
-    """Messages for one response, and why there are no more."""
-
-    buffers: Sequence[Buffer]
-    number: int
-    """Number of messages."""
-    size: int
-    next_offset: int
-    """Queue offset behind the last examined entry."""
-    mismatch: Mismatch | None = None
-    """Set if the entry at `next_offset` is damaged, or its record."""
-    waits_at: int | None = None
-    """Log offset of the message at `next_offset`, if it is damaged and waits for its repair."""
-    cost: int = 0
-    """Cost of evaluating an SQL filter (`evaluation_cost`)."""
 
 
 class _Selection(NamedTuple):

@@ -17,7 +17,7 @@ import msgspec
 from tandemq.boundary import Buffer, LinkKind, Now, Turn
 from tandemq.broker.features.pulls.checks import SUBSCRIPTION, PullChecks
 from tandemq.broker.features.pulls.hold_service import HeldPulls
-from tandemq.broker.features.pulls.message_reader import MessageReader, Messages
+from tandemq.broker.features.pulls.message_reader import MessageReader
 from tandemq.broker.features.pulls.pull_request import PullRequest
 from tandemq.broker.features.pulls.slave_reads import MASTER_ID, SlaveReads
 from tandemq.broker.filter.selector import MessageSelector
@@ -25,7 +25,7 @@ from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.pull_counters import PullCounters
-from tandemq.broker.kernel.pulls import LINK_BYTES_MAX, AnswerView, PullAnswer, PullRefused, Pulls
+from tandemq.broker.kernel.pulls import LINK_BYTES_MAX, AnswerView, Messages, PullAnswer, PullRefused, Pulls
 from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.kernel.verification import Verification
 from tandemq.codec.remoting.frame import encode_command
@@ -154,7 +154,7 @@ class PullPath(Feature, Pulls):
             if self._spent >= TURN_BYTES_MAX:
                 break
             pulls = self._waiting.pop(link)
-            while pulls and self._has_room(link):
+            while pulls and self.has_room(link):
                 pull = pulls.popleft()
                 pull.is_waiting = False
                 self._waiting_count -= 1
@@ -162,7 +162,8 @@ class PullPath(Feature, Pulls):
             if pulls:
                 self._waiting[link] = pulls
 
-    def _has_room(self, link: int) -> bool:
+    def has_room(self, link: int) -> bool:
+        """See `Pulls`."""
         unsent = self._sent.get(link, 0) + self._outbox.backlog(link)
         return self._spent < TURN_BYTES_MAX and unsent < LINK_BYTES_MAX
 
@@ -363,7 +364,7 @@ class PullPath(Feature, Pulls):
         return True
 
     def _answer_found(self, pull: PullRequest, turn: Turn, end: int, *, is_last: bool) -> bool:
-        if not self._has_room(pull.link):
+        if not self.has_room(pull.link):
             self._wait(pull, turn, end)
             return True
         try:
@@ -409,15 +410,29 @@ class PullPath(Feature, Pulls):
         shared = self._shared
         if shared is not None and (messages := shared.get(wanted)) is not None:
             return messages
-        codes, sql = pull.selector
-        limit = wanted.limit
-        if sql is None:
-            messages = self._reader.read(pull.queue, start, codes, most=most, bytes_max=bytes_max, limit=limit)
-        else:
-            messages = self._reader.read_matching(pull.queue, start, sql, most=most, bytes_max=bytes_max, limit=limit)
+        messages = self._read_range(pull.queue, wanted)
         if shared is not None:
             shared[wanted] = messages
         return messages
+
+    def _read_range(self, queue: ConsumeQueue, wanted: _Range) -> Messages:
+        start, most, limit, (codes, sql), bytes_max = wanted
+        if sql is None:
+            return self._reader.read(queue, start, codes, most=most, bytes_max=bytes_max, limit=limit)
+        return self._reader.read_matching(queue, start, sql, most=most, bytes_max=bytes_max, limit=limit)
+
+    def read(self, queue: ConsumeQueue, offset: int, selector: MessageSelector, most: int) -> Messages:
+        """See `Pulls`."""
+        limit, bytes_max = self._turn.serving.visible_end, self._config.transfer_bytes_max
+        messages = self._read_range(queue, _Range(offset, most, limit, selector, bytes_max))
+        if messages.mismatch is not None and not self._verification.suspect_pulled(queue, messages.mismatch):
+            return messages._replace(next_offset=messages.next_offset + 1)
+        return messages
+
+    def note_sent(self, link: int, messages: Messages) -> None:
+        """See `Pulls`."""
+        self._spent += messages.size + messages.cost * EVALUATION_BYTES
+        self._sent[link] = self._sent.get(link, 0) + messages.size
 
     def _cannot_read(self, pull: PullRequest, turn: Turn, error: StoreError) -> None:
         log.error("pull: topic=%s queue=%d cannot be read: %s", pull.fields.topic, pull.fields.queue_id, error)

@@ -41,11 +41,11 @@ from tandemq.model.message import (
 )
 from tandemq.model.topic import (
     DLQ_PREFIX,
-    FORBIDDEN_FOR_SENDING,
     HALF_TOPIC,
     RETRY_PREFIX,
     Permission,
     dead_letter_topic,
+    takes_no_sends,
     topic_name_error,
 )
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -126,7 +126,7 @@ class DecodedPath:
         problem = topic_name_error(name)
         if problem is not None:
             raise SendRefused(ResponseCode.SYSTEM_ERROR, problem)
-        if name in FORBIDDEN_FOR_SENDING:
+        if takes_no_sends(name):
             raise SendRefused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         topic = self._state.topics.get(name)
         unserved = self._state.topics.unserved_remark(name) if topic is None else None

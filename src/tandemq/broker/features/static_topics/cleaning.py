@@ -56,7 +56,7 @@ class StaticTopicCleaning:
         for mapping in list(self._topics.mappings.table.values()):
             self._remove_empty(mapping, now)
             if len(mapping.led()) < len(mapping.queues):
-                self._forwarding.route(mapping.topic, partial(self._routed, mapping), now)
+                self._forwarding.routes.route(mapping.topic, partial(self._routed, mapping), now)
 
     # Empty segments.
 

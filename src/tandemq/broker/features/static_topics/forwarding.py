@@ -6,16 +6,13 @@ answer or refuses: another member of its group may be the master now.
 Limits: `FORWARDED_MAX` requests at a time, so that slow brokers do not fill this one's memory.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.peers import OnAnswer
-from tandemq.codec.remoting.fastjson import loads
-from tandemq.errors import ProtocolError
-from tandemq.model.codes import RequestCode as Code
+from tandemq.broker.kernel.topic_routes import TopicRoutes, master_of
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
@@ -31,8 +28,6 @@ _MOVED_ON = frozenset(
     }
 )
 """Refusals after which the address is asked for again."""
-OnRoute = Callable[[dict[str, Any] | None, Now], None]
-"""Called once with the route of a topic; None if no name server has one."""
 
 
 class _Address(NamedTuple):
@@ -46,12 +41,10 @@ class Forwarding:
     def __init__(self, kernel: Kernel) -> None:
         """Begin without addresses."""
         self._peers = kernel.peers
-        self._current = kernel.current
         self._turn = kernel.turn
+        self.routes = TopicRoutes(kernel)
         self._addresses: dict[str, _Address] = {}
         """Masters by broker name."""
-        self._waiting: dict[str, list[OnRoute]] = {}
-        """Callbacks that wait for the route of a topic, by topic."""
         self._in_flight = 0
 
     @property
@@ -79,7 +72,7 @@ class Forwarding:
                 self._addresses[broker] = _Address(address, now.mono_ms + ADDRESS_MS)
                 self._send(address, command, ended, now)
 
-        self.route(topic, found, now)
+        self.routes.route(topic, found, now)
 
     def _send(self, address: str, command: Command, on_answer: OnAnswer, now: Now) -> None:
         self._peers.call(address, command, FORWARD_TIMEOUT_MS, on_answer, self._turn.out, now)
@@ -89,53 +82,3 @@ class Forwarding:
         if answer is None or answer.code in _MOVED_ON:
             self._addresses.pop(broker, None)
         on_answer(answer, now)
-
-    def route(self, topic: str, on_route: OnRoute, now: Now) -> None:
-        """Ask the name servers, one after the other, for the route of a topic."""
-        waiting = self._waiting.get(topic)
-        if waiting is not None:
-            waiting.append(on_route)
-            return
-        self._waiting[topic] = [on_route]
-        self._ask(topic, list(self._current.config.name_servers), now)
-
-    def _ask(self, topic: str, servers: list[str], now: Now) -> None:
-        if not servers:
-            self._routed(topic, None, now)
-            return
-
-        def on_answer(answer: Command | None, now: Now) -> None:
-            route = read_route(answer)
-            if route is None:
-                self._ask(topic, servers[1:], now)
-            else:
-                self._routed(topic, route, now)
-
-        request = Command(Code.GET_ROUTEINFO_BY_TOPIC, fields={"topic": topic, "acceptStandardJsonOnly": "true"})
-        self._peers.call(servers[0], request, FORWARD_TIMEOUT_MS, on_answer, self._turn.out, now)
-
-    def _routed(self, topic: str, route: dict[str, Any] | None, now: Now) -> None:
-        for on_route in self._waiting.pop(topic):
-            on_route(route, now)
-
-
-def read_route(answer: Command | None) -> dict[str, Any] | None:
-    """Return the route in a name server's answer; None if it has none."""
-    if answer is None or answer.code != ResponseCode.SUCCESS:
-        return None
-    try:
-        route = loads(answer.body, is_trusted=True)
-    except ProtocolError:
-        return None
-    return route if isinstance(route, dict) else None
-
-
-def master_of(route: dict[str, Any] | None, broker: str) -> str | None:
-    """Return the address of a group's master in a route; None if the route has none."""
-    groups = (route or {}).get("brokerDatas")
-    for group in groups if isinstance(groups, list) else ():
-        if isinstance(group, dict) and group.get("brokerName") == broker:
-            addresses = group.get("brokerAddrs")
-            address = addresses.get("0") if isinstance(addresses, dict) else None
-            return address if isinstance(address, str) and address else None
-    return None

@@ -31,6 +31,7 @@ from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.log_queue import LogQueue
 from tandemq.broker.kernel.messages.timed_message import precision_ms, rounded_down
 from tandemq.broker.kernel.moves import Moves
+from tandemq.broker.kernel.timers import Timers
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.engine import MoveRule
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
@@ -90,7 +91,7 @@ class _Turn:
         self.until_ms = max(self.until_ms, out_ms)
 
 
-class TimedMessages(LogQueue[TimerLoader]):
+class TimedMessages(LogQueue[TimerLoader], Timers):
     """The timed messages of one broker; active on a master only."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -515,6 +516,15 @@ class TimedMessages(LogQueue[TimerLoader]):
         """Return for how long the oldest message that is due has been so; 0 if none is."""
         first = self.table.first() if self.table is not None else None
         return 0 if first is None else max(0, now.wall_ms - first - self.precision_ms)
+
+    @property
+    def passed_ms(self) -> int:
+        """See `Timers`."""
+        if self.table is None:
+            return 0
+        first = self.table.first()
+        end_ms = self._write_ms(self._last)
+        return end_ms if first is None else min(first, end_ms)
 
     def check(self, now: Now) -> TimerCheck | None:
         """Return the progress in the form of Java brokers; None if this is no master that has read its messages."""

@@ -25,7 +25,7 @@ from tandemq.client.producer.encoder import PROPERTIES_BYTES_MAX, SendRequest, b
 from tandemq.errors import InvalidMessage
 from tandemq.model.message import DELAY, KEYS, TAGS, TIMER_NAMES, Message
 from tandemq.model.replies import MSG_TYPE
-from tandemq.model.topic import FORBIDDEN_FOR_SENDING, RETRY_PREFIX
+from tandemq.model.topic import RETRY_PREFIX, takes_no_sends
 from tandemq.spark.sources.schema import HEADERS, SYSTEM_PROPERTIES
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _topics(columns: dict[str, Column], options: SinkOptions, count: int) -> tup
 
 
 def _check_topic(topic: str) -> None:
-    if topic.startswith(RETRY_PREFIX) or topic in FORBIDDEN_FOR_SENDING:
+    if topic.startswith(RETRY_PREFIX) or takes_no_sends(topic):
         raise _Unusual
     _check(topic=topic)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.broker.features.pulls.message_reader import MessageReader, Messages
+from tandemq.broker.features.pulls.message_reader import MessageReader
 from tandemq.broker.filter.parser import SqlFilter, compile_filter
+from tandemq.broker.kernel.pulls import Messages
 from tandemq.broker.state.damage_table import Damages
 from tandemq.engine import NAME
 from tandemq.errors import DiskFailed, OffsetGone

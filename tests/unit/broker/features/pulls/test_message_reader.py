@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemq.broker.features.pulls.message_reader import MessageReader, Messages
+from tandemq.broker.features.pulls.message_reader import MessageReader
+from tandemq.broker.kernel.pulls import Messages
 from tandemq.broker.state.damage_table import Damages
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import encode_host, parse_record

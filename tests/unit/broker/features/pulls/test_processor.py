@@ -10,9 +10,10 @@ from msgspec import structs
 from tandemq.boundary import Drained, LinkKind, Turn
 from tandemq.broker.features.pulls import processor
 from tandemq.broker.features.pulls.hold_service import HELD_PER_LINK_MAX
-from tandemq.broker.features.pulls.message_reader import MessageReader, Messages
+from tandemq.broker.features.pulls.message_reader import MessageReader
 from tandemq.broker.kernel import pull_counters
 from tandemq.broker.kernel.context import Machine
+from tandemq.broker.kernel.pulls import Messages
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed

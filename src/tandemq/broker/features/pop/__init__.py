@@ -1,0 +1,1 @@
+"""POP consumption: pops, acknowledgements, and messages that come back because nobody acknowledged them."""

@@ -1,0 +1,261 @@
+"""Acknowledgements of popped messages, and changes of the time at which they come back.
+
+Those of one turn for the messages of one pop become one record. A request is answered with success once its record is
+in the log. Source: docs/reference/pop.md; RocketMQ AckMessageProcessor, ChangeInvisibleTimeProcessor.
+"""
+
+import base64
+import binascii
+from typing import NamedTuple
+
+import msgspec
+
+from tandemq.boundary import Now
+from tandemq.broker.features.pop.records import Acknowledged, Checkpoint, Popped
+from tandemq.broker.features.pop.revive_queue import ReviveQueues
+from tandemq.broker.kernel.connection import Link
+from tandemq.broker.kernel.feature import Feature, Request
+from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.kernel.messages.refused import SendRefused
+from tandemq.broker.kernel.serving import Right
+from tandemq.codec.remoting.bodies import decode_body
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.requests import AckFields, read_fields
+from tandemq.errors import ProtocolError
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.java_types import Int32, Int64
+from tandemq.model.pop import MESSAGES_MAX, TopicKind, parse_handle, pop_retry_topic
+
+ENTRIES_MAX = 4_096
+"""Maximum number of entries of a request with acknowledgements of several pops."""
+BITS_BYTES_MAX = 8_192
+
+
+class AckEntry(msgspec.Struct):
+    """Acknowledged messages of one pop from one queue."""
+
+    t: str
+    c: str
+    q: Int32
+    rq: Int32
+    so: Int64
+    pt: Int64
+    it: Int64
+    b: str
+    """The messages: standard Base64 of the bits, bit n of byte n // 8 is the one at offset `so` + n."""
+    r: str = "0"
+
+
+class BatchAckBody(msgspec.Struct, rename="camel"):
+    """Body of BATCH_ACK_MESSAGE."""
+
+    acks: list[AckEntry] = []
+    broker_name: str = ""
+
+
+class _Taken(NamedTuple):
+    """Acknowledgements of one turn go to one record for each of these."""
+
+    popped: Popped
+    revive_ms: int
+    revive_queue: int
+
+
+class Acks(Feature):
+    """Take acknowledgements, and changes of invisible times."""
+
+    def __init__(self, kernel: Kernel, queues: ReviveQueues) -> None:
+        """Begin. `queues`: the revive topic."""
+        self._queues = queues
+        self._puts = kernel.puts
+        self._store = kernel.store
+        self._topics = kernel.topics
+        self._turn = kernel.turn
+        self._current = kernel.current
+        self._taken: dict[_Taken, dict[int, None]] = {}
+        """Acknowledged offsets of this turn."""
+        self._answers: list[tuple[Link, Command]] = []
+        """Requests of this turn that have acknowledged something."""
+        self.acked = 0
+        """Acknowledged messages since the start."""
+
+    def requests(self) -> dict[Code, Request]:
+        """See `Feature`."""
+        return {
+            Code.ACK_MESSAGE: Request(self._on_ack, Right.WRITE),
+            Code.BATCH_ACK_MESSAGE: Request(self._on_batch, Right.WRITE),
+            Code.CHANGE_MESSAGE_INVISIBLETIME: Request(self._on_change, Right.WRITE),
+        }
+
+    # Requests.
+
+    def _on_ack(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(AckFields, command.fields)
+        refused = self._refusal(command)
+        if refused is not None:
+            return refused
+        taken = self._checked(fields, now)
+        problem = self._problem(fields.topic, fields.queue_id, fields.offset, is_last_allowed=True)
+        if problem is not None:
+            return command.answer(problem[0], remark=problem[1])
+        self._take(taken, fields.offset)
+        self._answers.append((link, command))
+        return None
+
+    def _on_batch(self, link: Link, command: Command, now: Now) -> Command | None:
+        body = decode_body(command.body, BatchAckBody, "batch acknowledgement") if command.body else BatchAckBody()
+        if not body.acks:
+            return command.answer(ResponseCode.NO_MESSAGE, remark="the batch has no acknowledgements")
+        refused = self._refusal(command)
+        if refused is not None:
+            return refused
+        if len(body.acks) > ENTRIES_MAX:
+            raise ProtocolError(f"{len(body.acks)} entries, at most {ENTRIES_MAX} are allowed in a batch")
+        entries = [(self._of_entry(entry, now), _offsets_of(entry)) for entry in body.acks]
+        for taken, offsets in entries:
+            queue = self._store.queues.get((taken.popped.topic, taken.popped.queue_id))
+            for offset in offsets:
+                if queue is not None and queue.min_offset <= offset <= queue.max_offset:
+                    self._take(taken, offset)
+        self._answers.append((link, command))
+        return None
+
+    def _on_change(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(AckFields, command.fields)
+        refused = self._refusal(command)
+        if refused is not None:
+            return refused
+        taken = self._checked(fields, now)
+        self._check_time(fields.invisible_time)
+        problem = self._problem(fields.topic, fields.queue_id, fields.offset, is_last_allowed=False)
+        if problem is not None:
+            return command.answer(problem[0], remark=problem[1])
+        popped = taken.popped._replace(start_offset=fields.offset, pop_ms=now.wall_ms)
+        checkpoint = Checkpoint(popped, fields.invisible_time, (fields.offset,))
+        try:
+            self._queues.put_checkpoint(checkpoint, taken.revive_queue, now)
+        except SendRefused as error:
+            return command.answer(error.code, remark=error.remark)
+        self._take(taken, fields.offset)
+        answer = {
+            "popTime": str(now.wall_ms),
+            "invisibleTime": str(fields.invisible_time),
+            "reviveQid": str(taken.revive_queue),
+        }
+        self._answers.append((link, msgspec.structs.replace(command, fields=answer)))
+        return None
+
+    def _refusal(self, command: Command) -> Command | None:
+        refusal = self._puts.refusal
+        return None if refusal is None else command.answer(refusal[0], remark=refusal[1])
+
+    def _checked(self, fields: AckFields, now: Now) -> _Taken:
+        """Return what a handle names.
+
+        Raises:
+            ProtocolError: it is none of this broker.
+        """
+        handle = parse_handle(fields.extra_info)
+        broker = self._current.config.broker_name
+        if handle.broker != broker:
+            raise ProtocolError(f"the handle is one of broker {handle.broker[:64]!r}, this is {broker}")
+        popped = Popped(
+            fields.topic, fields.queue_id, fields.consumer_group, handle.start_offset, handle.pop_ms, handle.broker
+        )
+        return self._known(popped, handle.revive_ms, handle.revive_queue, now)
+
+    def _of_entry(self, entry: AckEntry, now: Now) -> _Taken:
+        try:
+            kind = TopicKind(int(entry.r))
+        except ValueError as error:
+            raise ProtocolError(f"r={entry.r[:32]!r}: 0, 1 or 2 is expected") from error
+        topic = pop_retry_topic(entry.c, entry.t, kind)
+        popped = Popped(topic, entry.q, entry.c, entry.so, entry.pt, self._current.config.broker_name)
+        return self._known(popped, entry.pt + entry.it, entry.rq, now)
+
+    def _known(self, popped: Popped, revive_ms: int, revive_queue: int, now: Now) -> _Taken:
+        """Check the numbers of a handle.
+
+        Raises:
+            ProtocolError: no broker makes such a handle.
+        """
+        if not 0 <= revive_queue < self._queues.count:
+            raise ProtocolError(f"the handle names queue {revive_queue} of {self._queues.name}, which does not exist")
+        if revive_ms - now.wall_ms > self._current.config.timer_delay_max_s * 1000:
+            raise ProtocolError(f"the handle's time is {revive_ms}, further away than timerMaxDelaySec allows")
+        return _Taken(popped, revive_ms, revive_queue)
+
+    def _check_time(self, invisible_ms: int) -> None:
+        if not 0 <= invisible_ms <= self._current.config.timer_delay_max_s * 1000:
+            raise ProtocolError(
+                f"invisibleTime={invisible_ms}: 0 to {self._current.config.timer_delay_max_s * 1000} ms are allowed"
+            )
+
+    def _problem(
+        self, topic: str, queue_id: int, offset: int, *, is_last_allowed: bool
+    ) -> tuple[ResponseCode, str] | None:
+        """Return code and remark if there is no such message; None if there is."""
+        found = self._topics.get(topic)
+        if found is None:
+            return ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic[:255]}] not exist, apply first please!"
+        if not 0 <= queue_id < found.config.read_queue_nums:
+            return ResponseCode.MESSAGE_ILLEGAL, f"queueId[{queue_id}] is illegal, topic:[{topic}]"
+        queue = self._store.queues.get((topic, queue_id))
+        start, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        if not start <= offset < end + is_last_allowed:
+            return ResponseCode.NO_MESSAGE, f"the offset {offset} is outside the queue: {start} to {end}"
+        return None
+
+    def _take(self, taken: _Taken, offset: int) -> None:
+        self._taken.setdefault(taken, {})[offset] = None
+
+    # A turn.
+
+    def before_commit(self, now: Now) -> None:
+        """Append the acknowledgements of this turn, and prepare their responses."""
+        if not self._answers:
+            return
+        failure: SendRefused | None = None
+        for taken, offsets in self._taken.items():
+            listed = list(offsets)
+            for start in range(0, len(listed), MESSAGES_MAX):
+                try:
+                    acked = Acknowledged(taken.popped, listed[start : start + MESSAGES_MAX])
+                    self._queues.put_ack(acked, taken.revive_ms, taken.revive_queue, now)
+                    self.acked += len(acked.offsets)
+                except SendRefused as refused:
+                    failure = refused
+        waits, end = self._turn.serving.is_elect, self._store.log.end
+        for link, command in self._answers:
+            if command.is_oneway:
+                continue
+            if failure is None:
+                fields = command.fields if command.code == Code.CHANGE_MESSAGE_INVISIBLETIME else None
+                answer = command.answer(ResponseCode.SUCCESS, fields=fields)
+            else:
+                answer = command.answer(ResponseCode.SYSTEM_BUSY, remark=failure.remark)
+            self._puts.acks.append((link.number, encode_command(answer), end, waits, 0))
+        self._taken.clear()
+        self._answers.clear()
+
+    def link_closed(self, link: int, _turn: object, _now: Now) -> None:
+        """See `Feature`."""
+        self._answers = [(other, command) for other, command in self._answers if other.number != link]
+
+
+def _offsets_of(entry: AckEntry) -> list[int]:
+    """Return the queue offsets that an entry acknowledges.
+
+    Raises:
+        ProtocolError: its bits are malformed, or more than a pop has messages.
+    """
+    try:
+        bits = base64.b64decode(entry.b, validate=True) if len(entry.b) <= 2 * BITS_BYTES_MAX else b""
+    except (binascii.Error, ValueError) as error:
+        raise ProtocolError(f"b={entry.b[:32]!r}: Base64 is expected") from error
+    number = int.from_bytes(bits, "little")
+    if not bits or number.bit_count() > MESSAGES_MAX or len(bits) > BITS_BYTES_MAX:
+        raise ProtocolError(f"b={entry.b[:32]!r}: the bits of 1 to {MESSAGES_MAX} messages are expected")
+    return [entry.so + bit for bit in range(number.bit_length()) if number >> bit & 1]

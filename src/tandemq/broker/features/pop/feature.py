@@ -1,0 +1,19 @@
+"""POP consumption as a feature."""
+
+from tandemq.broker.features.pop.acks import Acks
+from tandemq.broker.features.pop.assignment import Assignment
+from tandemq.broker.features.pop.processor import PopProcessor
+from tandemq.broker.features.pop.request_modes import RequestModes
+from tandemq.broker.features.pop.revive import Revival
+from tandemq.broker.features.pop.revive_queue import ReviveQueues
+from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.kernel import Kernel
+
+
+def build(kernel: Kernel) -> tuple[Feature, ...]:
+    """Build what takes pops and acknowledgements, and what brings messages back."""
+    queues = ReviveQueues(kernel)
+    revival = Revival(kernel, queues)
+    modes = RequestModes(kernel)
+    pops = PopProcessor(kernel, queues, revival)
+    return Acks(kernel, queues), pops, revival, modes, Assignment(kernel, modes)

@@ -1,0 +1,577 @@
+"""Pops: messages of any queue for a group, which are invisible to it for a time.
+
+    checked ──► queues read from the group's offsets ──► checkpoints in the log ──► offsets moved, response
+                     └► nothing there: waits until messages arrive or its time is over
+
+Source: docs/reference/pop.md; RocketMQ PopMessageProcessor, PeekMessageProcessor, NotificationProcessor.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from struct import Struct
+
+from tandemq.boundary import Buffer, Now, Turn
+from tandemq.broker.features.pop.records import Checkpoint, Popped
+from tandemq.broker.features.pop.revive import Revival
+from tandemq.broker.features.pop.revive_queue import ReviveQueues
+from tandemq.broker.features.pop.waiting import WaitingRequest, WaitingRequests
+from tandemq.broker.kernel.connection import Link
+from tandemq.broker.kernel.feature import Feature, Request
+from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.kernel.messages.refused import SendRefused
+from tandemq.broker.kernel.pulls import Messages, PullRefused, Pulls
+from tandemq.broker.kernel.read_checks import ReadChecks
+from tandemq.broker.kernel.serving import Right, Serving
+from tandemq.broker.state.topics import Topic
+from tandemq.codec.record.record import unpack_head
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.requests import NotificationFields, PollingInfoFields, PopFields, is_true, read_fields
+from tandemq.config.settings import BrokerConfig
+from tandemq.engine import RecordChanges, copy_record
+from tandemq.errors import OffsetGone, ProtocolError, RecordTooLarge, StoreError
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.pop import (
+    ANY_QUEUE,
+    MESSAGES_MAX,
+    POP_CK,
+    Handle,
+    PoppedQueue,
+    TopicKind,
+    is_poppable,
+    message_offset_info,
+    pop_retry_topic,
+    start_offset_info,
+)
+from tandemq.storage.consume_queue import ConsumeQueue
+
+log = logging.getLogger(__name__)
+LATE_MS = 500
+"""How long after its own time-out a pop that arrives is not answered with messages any more."""
+EARLY_MS = 50
+"""How long before its time-out a waiting pop is answered."""
+POLL_MS_MAX = 120_000
+TRIES_PER_TURN = 64
+"""Maximum number of waiting requests that a turn tries again or answers."""
+EMPTY_READS_MAX = 4
+"""How often a queue is read on in one request when none of the messages examined matches."""
+_size_offset = Struct(">i16xq").unpack_from
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a pop takes."""
+
+    queues: list[PoppedQueue] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    count: int = 0
+    rest: int = 0
+    """Number of messages left for the group."""
+
+
+class PopProcessor(Feature):
+    """The pops of one broker."""
+
+    def __init__(self, kernel: Kernel, queues: ReviveQueues, revival: Revival) -> None:
+        """Begin without pops. `queues`: the revive topic."""
+        self._queues = queues
+        self._revival = revival
+        self._store = kernel.store
+        self._topics = kernel.topics
+        self._groups = kernel.groups
+        self._offsets = kernel.offsets
+        self._puts = kernel.puts
+        self._turn = kernel.turn
+        self._current = kernel.current
+        self._random = kernel.random
+        self._memory_bytes = kernel.machine.memory_bytes
+        self._pulls = kernel.features.find(Pulls)
+        self._checks = ReadChecks(kernel)
+        self.waiting = WaitingRequests()
+        self._next_revive_queue = count(self._random.randrange(queues.count))
+        self._moved: dict[tuple[str, str, int], int] = {}
+        """Offsets that pops of this turn have moved, by topic, group and queue id; they count from the commit on."""
+        self._touched: set[str] = set()
+        """Topics with waiting requests that get messages in this turn."""
+        self._woken: dict[str, None] = {}
+        """Topics whose waiting requests are to be tried."""
+        self._tried_end = -1
+        """Log offset up to which consumers could see messages when they were tried last."""
+        self.popped = 0
+        """Messages taken since the start."""
+        revival.notify = self._came_back
+
+    def adopt_config(self, config: BrokerConfig) -> None:
+        """See `Feature`."""
+        self._checks.adopt_config(config)
+
+    def requests(self) -> dict[Code, Request]:
+        """See `Feature`."""
+        return {
+            Code.POP_MESSAGE: Request(self._on_pop, Right.WRITE),
+            Code.PEEK_MESSAGE: Request(self._on_peek, Right.READ),
+            Code.NOTIFICATION: Request(self._on_notification, Right.READ),
+            Code.POLLING_INFO: Request(self._on_polling_info),
+        }
+
+    # Requests.
+
+    def _on_pop(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(PopFields, command.fields)
+        try:
+            request = self._checked_pop(link, command, fields, now)
+        except PullRefused as refused:
+            return command.answer(refused.code, remark=refused.remark, fields=_info())
+        if self._revival.is_loaded and self._answer(request, now):
+            return None
+        if not self._wait(request, now):
+            code = ResponseCode.POLLING_FULL if request.deadline_ms > now.mono_ms else ResponseCode.POLLING_TIMEOUT
+            return command.answer(code, remark=code.name, fields=_info())
+        return None
+
+    def _checked_pop(self, link: Link, command: Command, fields: PopFields, now: Now) -> WaitingRequest:
+        """Return a pop that may be answered.
+
+        Raises:
+            PullRefused: it may not.
+        """
+        config, checks = self._current.config, self._checks
+        if fields.born_time > 0 and now.wall_ms - fields.born_time - fields.poll_time > LATE_MS:
+            raise PullRefused(ResponseCode.POLLING_TIMEOUT, "the request arrived too late")
+        checks.check_readable()
+        if not 0 < fields.max_msg_nums <= MESSAGES_MAX:
+            raise PullRefused(
+                ResponseCode.INVALID_PARAMETER, f"maxMsgNums={fields.max_msg_nums}: 1 to {MESSAGES_MAX} are allowed"
+            )
+        if not 0 <= fields.invisible_time <= config.timer_delay_max_s * 1000:
+            raise PullRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime={fields.invisible_time}: 0 to {config.timer_delay_max_s * 1000} ms are allowed",
+            )
+        if not config.timer_enable:
+            raise PullRefused(
+                ResponseCode.SYSTEM_ERROR, "POP needs timed messages, timerWheelEnable is false on this broker"
+            )
+        if is_true(fields.order):
+            raise PullRefused(ResponseCode.SYSTEM_ERROR, "ordered POP is not supported yet")
+        self._check_place(fields.topic, fields.consumer_group, fields.queue_id, now)
+        if self._puts.refusal is not None:
+            raise PullRefused(*self._puts.refusal)
+        return WaitingRequest(
+            link.number,
+            command,
+            fields.topic,
+            fields.consumer_group,
+            fields.queue_id,
+            now.mono_ms + _wait_ms(fields.poll_time, fields.born_time, now),
+            checks.selected_by(fields.exp or "*", fields.exp_type),
+            most=fields.max_msg_nums,
+            invisible_ms=fields.invisible_time,
+            starts_at_end=fields.init_mode != 0,
+        )
+
+    def _check_place(self, topic: str, group: str, queue_id: int, now: Now) -> Topic:
+        """Return a topic that a group may pop.
+
+        Raises:
+            PullRefused: it may not.
+        """
+        checks = self._checks
+        if not is_poppable(topic):
+            raise PullRefused(
+                ResponseCode.INVALID_PARAMETER, f"topic[{topic[:255]}]: pops read retry topics by themselves"
+            )
+        found = checks.topic(topic)
+        if topic in self._topics.mappings.table:
+            raise PullRefused(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] is a static topic: POP does not read them")
+        if not ANY_QUEUE <= queue_id < found.config.read_queue_nums:
+            raise PullRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] has {found.config.read_queue_nums}",
+            )
+        checks.group(group, now.wall_ms)
+        checks.check_allowed(group, topic)
+        return found
+
+    def _on_peek(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(PopFields, command.fields)
+        try:
+            self._checks.check_readable()
+            self._check_place(fields.topic, fields.consumer_group, fields.queue_id, now)
+        except PullRefused as refused:
+            return command.answer(refused.code, remark=refused.remark, fields=_info())
+        most = max(1, min(fields.max_msg_nums, MESSAGES_MAX))
+        request = WaitingRequest(
+            link.number, command, fields.topic, fields.consumer_group, fields.queue_id, 0, most=most
+        )
+        found = self._read(request, None, now)
+        answer_fields = _info(rest=found.rest)
+        if not found.count:
+            return command.answer(ResponseCode.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE", fields=answer_fields)
+        body = b"".join(bytes(piece) for piece in found.buffers)
+        return command.answer(ResponseCode.SUCCESS, remark="FOUND", fields=answer_fields, body=body)
+
+    def _on_notification(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(NotificationFields, command.fields)
+        try:
+            self._checks.check_readable()
+            self._check_place(fields.topic, fields.consumer_group, fields.queue_id, now)
+            selector = self._checks.selected_by(fields.exp or "*", fields.exp_type)
+        except PullRefused as refused:
+            return command.answer(refused.code, remark=refused.remark)
+        deadline_ms = now.mono_ms + _wait_ms(fields.poll_time, fields.born_time, now)
+        place = fields.topic, fields.consumer_group, fields.queue_id
+        request = WaitingRequest(link.number, command, *place, deadline_ms, selector, is_notification=True)
+        if self._answer(request, now):
+            return None
+        if self._wait(request, now):
+            return None
+        is_full = request.deadline_ms > now.mono_ms
+        return command.answer(ResponseCode.SUCCESS, fields=_notice(has_messages=False, is_full=is_full))
+
+    def _on_polling_info(self, _link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(PollingInfoFields, command.fields)
+        try:
+            self._check_place(fields.topic, fields.consumer_group, fields.queue_id, now)
+        except PullRefused as refused:
+            return command.answer(refused.code, remark=refused.remark)
+        number = self.waiting.count(fields.topic, fields.consumer_group, fields.queue_id)
+        return command.answer(ResponseCode.SUCCESS, fields={"pollingNum": str(number)})
+
+    def _wait(self, request: WaitingRequest, now: Now) -> bool:
+        config = self._current.config
+        if request.deadline_ms <= now.mono_ms:
+            return False
+        return self.waiting.add(request, most=config.waiting_pops_max, most_of_place=config.waiting_pops_of_queue_max)
+
+    # Answers.
+
+    def _answer(self, request: WaitingRequest, now: Now) -> bool:
+        """Answer a request if there are messages for it; return whether it was answered."""
+        if request.is_notification:
+            return self._notify(request, now)
+        if not self._pulls.has_room(request.link):
+            return False
+        revive_queue = next(self._next_revive_queue) % self._queues.count
+        found = self._read(request, revive_queue, now)
+        command = request.command
+        if not found.count:
+            return False
+        fields = _info(now.wall_ms, request.invisible_ms, revive_queue, found.rest)
+        fields["startOffsetInfo"] = start_offset_info(found.queues)
+        fields["msgOffsetInfo"] = message_offset_info(found.queues)
+        body = b"".join([bytes(piece) for piece in found.buffers])
+        answer = command.answer(ResponseCode.SUCCESS, remark="FOUND", fields=fields, body=body)
+        waits, end = self._turn.serving.is_elect, self._store.log.end
+        self._puts.acks.append((request.link, encode_command(answer), end, waits, 0))
+        self.popped += found.count
+        return True
+
+    def _notify(self, request: WaitingRequest, now: Now) -> bool:
+        request.most = 1
+        if not self._read(request, None, now).rest:
+            return False
+        answer = request.command.answer(ResponseCode.SUCCESS, fields=_notice(has_messages=True, is_full=False))
+        self._turn.out.send(request.link, encode_command(answer))
+        return True
+
+    def _time_out(self, request: WaitingRequest) -> None:
+        """Answer a request whose time is over."""
+        command, code = request.command, ResponseCode.POLLING_TIMEOUT
+        if request.is_notification:
+            answer = command.answer(ResponseCode.SUCCESS, fields=_notice(has_messages=False, is_full=False))
+        else:
+            answer = command.answer(code, remark=code.name, fields=_info())
+        self._turn.out.send(request.link, encode_command(answer))
+
+    # Reading.
+
+    def _read(self, request: WaitingRequest, revive_queue: int | None, now: Now) -> _Found:
+        """Take messages for a request, with checkpoints in a queue of the revive topic; None: look at them only."""
+        found = _Found()
+        places = self._places(request)
+        for kind, topic, queue_id in places:
+            queue = self._store.queues.get((topic, queue_id))
+            if queue is None or queue.max_offset == 0:
+                continue
+            try:
+                self._read_queue(request, kind, queue, revive_queue, found, now)
+            except SendRefused as refused:
+                log.warning("pop: group=%s topic=%s: no checkpoint: %s", request.group, topic, refused.remark)
+                break
+            except StoreError as error:
+                log.error("pop: topic=%s queue=%d cannot be read: %s", topic, queue_id, error)
+        return found
+
+    def _places(self, request: WaitingRequest) -> Iterator[tuple[TopicKind, str, int]]:
+        """Yield the queues that a request reads, in this order."""
+        config, first = self._current.config, self._random.randrange(100)
+        kind = TopicKind.RETRY_V2 if config.retry_topic_v2 else TopicKind.RETRY_V1
+        if kind is TopicKind.RETRY_V2 and config.pops_retry_topic_v1 and first % 2 == 0:
+            kind = TopicKind.RETRY_V1
+        name = pop_retry_topic(request.group, request.topic, kind)
+        retry = self._topics.get(name)
+        retries = [(kind, name, number) for number in range(retry.config.read_queue_nums)] if retry else []
+        if first < config.pop_from_retry_percent:
+            yield from retries
+        if request.queue_id != ANY_QUEUE:
+            yield TopicKind.NORMAL, request.topic, request.queue_id
+        else:
+            topic = self._topics.get(request.topic)
+            number = topic.config.read_queue_nums if topic is not None else 0
+            for at in range(number):
+                yield TopicKind.NORMAL, request.topic, (first + at) % number
+        if first >= config.pop_from_retry_percent:
+            yield from retries
+
+    def _read_queue(
+        self,
+        request: WaitingRequest,
+        kind: TopicKind,
+        queue: ConsumeQueue,
+        revive_queue: int | None,
+        found: _Found,
+        now: Now,
+    ) -> None:
+        end = self._pulls.visible_end(queue)
+        offset = self._offset(request, kind, queue, end)
+        if offset >= end:
+            return
+        if found.count >= request.most:
+            found.rest += end - offset
+            return
+        messages = self._examine(queue, offset, end, request, request.most - found.count)
+        if revive_queue is None:
+            found.buffers += messages.buffers
+            found.rest += messages.number
+        elif messages.number:
+            self._take(request, kind, queue, messages, revive_queue, found, now)
+        found.count += messages.number
+        found.rest += max(0, end - messages.next_offset)
+        if revive_queue is not None:
+            self._moved[queue.topic, request.group, queue.queue_id] = messages.next_offset
+
+    def _examine(self, queue: ConsumeQueue, offset: int, end: int, request: WaitingRequest, most: int) -> Messages:
+        """Read messages from an offset on, several times if those examined do not match."""
+        messages = Messages((), 0, 0, max(offset, queue.min_offset))
+        for _ in range(EMPTY_READS_MAX):
+            start = messages.next_offset
+            try:
+                messages = self._pulls.read(queue, start, request.selector, most)
+            except OffsetGone:
+                queue.correct_min(self._store.log.start)
+                messages = messages._replace(next_offset=max(start + 1, queue.min_offset))
+            if messages.number or not start < messages.next_offset < end:
+                break
+        return messages
+
+    def _take(
+        self,
+        request: WaitingRequest,
+        kind: TopicKind,
+        queue: ConsumeQueue,
+        messages: Messages,
+        revive_queue: int,
+        found: _Found,
+        now: Now,
+    ) -> None:
+        """Append the checkpoint of messages, and add them to the answer.
+
+        Raises:
+            SendRefused: there is no room for the checkpoint.
+        """
+        group, queue_id = request.group, queue.queue_id
+        if not self._offsets.has_room(queue.topic, group, queue_id):
+            raise SendRefused(ResponseCode.SYSTEM_BUSY, "the offsets of all groups take too much memory")
+        offsets = _offsets_in(messages.buffers)
+        broker = self._current.config.broker_name
+        popped = Popped(queue.topic, queue_id, group, offsets[0], now.wall_ms, broker)
+        self._queues.put_checkpoint(Checkpoint(popped, request.invisible_ms, tuple(offsets)), revive_queue, now)
+        taken = PoppedQueue(kind, queue_id, offsets[0], offsets)
+        found.queues.append(taken)
+        is_retry = kind is not TopicKind.NORMAL
+        found.buffers += self._as_popped(messages, request, taken, revive_queue, now) if is_retry else messages.buffers
+        self._pulls.note_sent(request.link, messages)
+        self._pulls.counters.note(queue.topic, group, queue_id, messages.number, messages.size, messages.next_offset)
+
+    def _offset(self, request: WaitingRequest, kind: TopicKind, queue: ConsumeQueue, end: int) -> int:
+        """Return the queue offset at which a group reads on."""
+        place = queue.topic, request.group, queue.queue_id
+        moved = self._moved.get(place)
+        if moved is not None:
+            return moved
+        offset = self._offsets.get(*place)
+        if offset is not None:
+            return offset
+        if not request.starts_at_end or kind is not TopicKind.NORMAL or self._is_in_memory(queue):
+            return queue.min_offset
+        return max(0, end - 1)
+
+    def _is_in_memory(self, queue: ConsumeQueue) -> bool:
+        """Whether nothing of a queue was deleted, and its first message is probably in memory."""
+        if queue.min_offset > 0:
+            return False
+        far = self._memory_bytes * self._current.config.memory_ratio_max // 100
+        return self._store.log.written_end - (queue.plausible_offset(0) or 0) <= far
+
+    def _as_popped(
+        self, messages: Messages, request: WaitingRequest, taken: PoppedQueue, revive_queue: int, now: Now
+    ) -> Iterator[bytes]:
+        """Yield messages of a retry topic as messages of the topic, with their handles."""
+        broker, topic = self._current.config.broker_name, request.topic.encode()
+        for data in _records_in(messages.buffers):
+            head = unpack_head(data, 0)
+            handle = Handle(
+                taken.start_offset,
+                now.wall_ms,
+                request.invisible_ms,
+                revive_queue,
+                taken.kind,
+                broker,
+                taken.queue_id,
+                head.queue_offset,
+            )
+            added = f"{POP_CK}\x01{handle}\x02".encode()
+            changes = RecordChanges(head.sys_flag, (POP_CK.encode(),), (), added, None, None, head.prepared_offset)
+            try:
+                copy = copy_record(
+                    data, changes, topic, head.queue_id, head.queue_offset, head.store_ms, _same(head.log_offset)
+                )
+            except (ProtocolError, RecordTooLarge) as error:
+                log.error("pop: the message at log offset %d cannot be sent: %s", head.log_offset, error)
+            else:
+                yield copy.data
+
+    # A turn.
+
+    def begin_turn(self, _turn: Turn, now: Now) -> None:
+        """Try waiting requests whose topics got messages that may be seen by now."""
+        serving = self._turn.serving
+        if (
+            not self._woken
+            or serving.write is not None
+            or not self._revival.is_loaded
+            or self._puts.refusal is not None
+        ):
+            return
+        self._tried_end = min(serving.visible_end, self._store.log.written_end)
+        left = TRIES_PER_TURN
+        for topic in list(self._woken):
+            left = self._try(topic, left, now)
+            if left <= 0:
+                self._tried_end = -1
+                return
+            if self._tried_end >= self._store.log.written_end:
+                del self._woken[topic]
+
+    def _try(self, topic: str, left: int, now: Now) -> int:
+        """Answer requests that wait for a topic; return how many more this turn may try."""
+        for requests in self.waiting.of_topic(topic):
+            for request in requests:
+                if left <= 0:
+                    return 0
+                left -= 1
+                if self._answer(request, now):
+                    self.waiting.remove(request)
+                elif request.selector.codes is None and request.selector.sql is None:
+                    break  # the next one would find as little
+        return left
+
+    def _came_back(self, topic: str, _group: str) -> None:
+        if self.waiting.awaits(topic):
+            self._touched.add(topic)
+
+    def before_commit(self, _now: Now) -> None:
+        """Note the topics with waiting requests that get messages."""
+        if self.waiting.size:
+            self._touched.update([queue.topic for queue in self._store.touched if self.waiting.awaits(queue.topic)])
+
+    def committed(self, _now: Now) -> None:
+        """Move the offsets behind what was taken, now that its checkpoints are in the log."""
+        for (topic, group, queue_id), offset in self._moved.items():
+            self._offsets.commit(topic, group, queue_id, offset)
+        self._moved.clear()
+        if self._touched:
+            self._woken.update(dict.fromkeys(self._touched))
+            self._touched.clear()
+            self._tried_end = -1
+
+    def failed(self) -> None:
+        """Leave the offsets where they were: the checkpoints are not in the log."""
+        self._moved.clear()
+        self._touched.clear()
+
+    def deadline_ms(self) -> int | None:
+        """See `Feature`."""
+        if self._woken and self._revival.is_loaded:
+            visible = min(self._turn.serving.visible_end, self._store.log.written_end)
+            if visible > self._tried_end:
+                return 0
+        return self.waiting.next_ms()
+
+    def run_due(self, _turn: Turn, now: Now) -> None:
+        """Answer requests whose time is over."""
+        for request in self.waiting.due(now.mono_ms, TRIES_PER_TURN):
+            self._time_out(request)
+
+    def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
+        """See `Feature`."""
+        self.waiting.drop_link(link)
+
+    def on_serving_change(self, _before: Serving, serving: Serving, turn: Turn, _now: Now) -> None:
+        """Refuse the waiting requests once this broker may not be written any more."""
+        if serving.write is None:
+            return
+        self._woken.clear()
+        for request in self.waiting.some(self.waiting.size):
+            answer = request.command.answer(ResponseCode.NO_PERMISSION, remark=serving.write, fields=_info())
+            turn.send(request.link, encode_command(answer))
+
+
+def _same(log_offset: int) -> Callable[[int], int]:
+    """Return what gives a copy, of any size, the log offset of its original."""
+    return lambda _size: log_offset
+
+
+def _wait_ms(poll_ms: int, born_ms: int, now: Now) -> int:
+    """Return for how long a request waits for messages; the client has counted since it sent it."""
+    passed_ms = max(0, now.wall_ms - born_ms) if born_ms > 0 else 0
+    return max(0, min(poll_ms, POLL_MS_MAX) - passed_ms - EARLY_MS)
+
+
+def _info(pop_ms: int = 0, invisible_ms: int = 0, revive_queue: int = 0, rest: int = 0) -> dict[str, str]:
+    """Return the fields that every answer to a pop has."""
+    return {
+        "popTime": str(pop_ms),
+        "invisibleTime": str(invisible_ms),
+        "reviveQid": str(revive_queue),
+        "restNum": str(rest),
+    }
+
+
+def _notice(*, has_messages: bool, is_full: bool) -> dict[str, str]:
+    return {"hasMsg": "true" if has_messages else "false", "pollingFull": "true" if is_full else "false"}
+
+
+def _records_in(buffers: Sequence[Buffer]) -> Iterator[bytes]:
+    for piece in buffers:
+        data, start = bytes(piece), 0
+        while start < len(data):
+            size, _ = _size_offset(data, start)
+            yield data[start : start + size]
+            start += size
+
+
+def _offsets_in(buffers: Sequence[Buffer]) -> list[int]:
+    """Return the queue offsets of records."""
+    found: list[int] = []
+    for data in buffers:
+        start = 0
+        while start < len(data):
+            size, offset = _size_offset(data, start)
+            found.append(offset)
+            start += size
+    return found

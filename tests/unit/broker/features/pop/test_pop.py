@@ -1,0 +1,319 @@
+"""Pops, acknowledgements, and messages that come back."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tandemq.broker.features.pop.revive import Revival
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.pop import TopicKind
+from tests.unit.broker.features.pop.consumer import (
+    GROUP,
+    TOPIC,
+    ack,
+    batch_ack,
+    bodies,
+    pop,
+    pop_all,
+    pop_fields,
+    taken_from,
+)
+from tests.unit.broker.harness import Harness
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Harness:
+    """Return a broker with a topic, whose pops are answered."""
+    broker = Harness(tmp_path)
+    broker.create_topic(TOPIC)
+    broker.open(7)
+    broker.pass_time(2_000)
+    return broker
+
+
+def send(broker: Harness, number: int, first: int = 0) -> list[bytes]:
+    """Send messages to all queues, and return their bodies."""
+    sent = [b"%03d" % at for at in range(first, first + number)]
+    for at, body in enumerate(sent):
+        assert broker.send(TOPIC, body, queue_id=at % 4).code == ResponseCode.SUCCESS
+    return sent
+
+
+def test_each_message_is_popped_once_from_any_queue(broker: Harness) -> None:
+    sent = send(broker, 40)
+    first = pop(broker, maxMsgNums=7)
+    assert len(first) == 7
+    rest = pop_all(broker)
+    assert bodies(first + rest) == sent
+    assert pop(broker) == []
+
+
+def test_acknowledged_messages_do_not_come_back(broker: Harness) -> None:
+    send(broker, 10)
+    taken = pop_all(broker)
+    for message in taken[:4]:
+        assert ack(broker, message).code == ResponseCode.SUCCESS
+    assert batch_ack(broker, *taken[4:7]).code == ResponseCode.SUCCESS
+    broker.pass_time(15_000)
+    back = pop_all(broker)
+    assert bodies(back) == bodies(taken[7:])
+    assert {message.handle.kind for message in back} == {TopicKind.RETRY_V1}
+    assert {message.message.reconsume_times for message in back} == {1}
+    assert {message.message.properties["1ST_POP_TIME"] for message in back} == {
+        str(message.handle.pop_ms) for message in taken[7:]
+    }
+
+
+def test_messages_are_invisible_until_their_time_and_come_back_soon_after(broker: Harness) -> None:
+    send(broker, 1)
+    (taken,) = pop(broker, invisibleTime=10_000)
+    broker.pass_time(9_500)
+    assert pop(broker) == []
+    broker.pass_time(3_000)
+    (back,) = pop(broker)
+    assert back.body == taken.body
+    assert broker.node.features.find(Revival).revived == 1
+
+
+def test_acknowledgement_of_a_message_that_came_back_ends_it(broker: Harness) -> None:
+    send(broker, 3)
+    pop_all(broker)
+    broker.pass_time(13_000)
+    back = pop_all(broker)
+    assert len(back) == 3
+    for message in back:
+        assert ack(broker, message).code == ResponseCode.SUCCESS
+    broker.pass_time(30_000)
+    assert pop_all(broker) == []
+
+
+def test_late_and_repeated_acknowledgements_succeed_and_change_nothing(broker: Harness) -> None:
+    send(broker, 1)
+    (taken,) = pop(broker)
+    assert [ack(broker, taken).code for _ in range(2)] == [0, 0]
+    broker.pass_time(15_000)
+    assert ack(broker, taken).code == ResponseCode.SUCCESS
+    assert pop_all(broker) == []
+
+
+def test_time_of_a_message_can_be_changed(broker: Harness) -> None:
+    send(broker, 2)
+    near, far = pop(broker, invisibleTime=10_000)
+    for message, time_ms in ((near, 2_000), (far, 40_000)):
+        answer = broker.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, message.fields | {"invisibleTime": time_ms})
+        assert (answer.code, answer.fields["invisibleTime"]) == (ResponseCode.SUCCESS, str(time_ms))
+        assert answer.fields["popTime"] == str(broker.now.wall_ms)
+    broker.pass_time(5_000)
+    assert bodies(pop_all(broker, invisibleTime=600_000)) == [near.body]
+    broker.pass_time(20_000)
+    assert pop_all(broker) == []
+    broker.pass_time(20_000)
+    assert bodies(pop_all(broker)) == [far.body]
+
+
+def test_old_handle_does_not_acknowledge_after_a_change(broker: Harness) -> None:
+    send(broker, 1)
+    (taken,) = pop(broker)
+    broker.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, taken.fields | {"invisibleTime": 20_000})
+    assert ack(broker, taken).code == ResponseCode.SUCCESS
+    broker.pass_time(25_000)
+    assert bodies(pop_all(broker)) == [taken.body]
+
+
+def test_message_becomes_a_dead_letter_after_the_group_s_retries(broker: Harness) -> None:
+    config = {"groupName": GROUP, "retryMaxTimes": 2, "retryQueueNums": 1, "consumeEnable": True}
+    broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(config).encode())
+    send(broker, 1)
+    times = []
+    for _ in range(5):
+        times += [message.message.reconsume_times for message in pop_all(broker, invisibleTime=1_000)]
+        broker.pass_time(4_000)
+    assert times == [0, 1, 2]
+    dead = broker.node.store.queues[f"%DLQ%{GROUP}", 0]
+    assert dead.max_offset == 1
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_restart_forgets_nothing_and_repeats_nothing(broker: Harness, *, clean: bool) -> None:
+    sent = send(broker, 20)
+    taken = pop_all(broker, maxMsgNums=5)
+    for message in taken[:10]:
+        ack(broker, message)
+    broker = broker.restart(clean=clean)
+    broker.pass_time(2_000)
+    assert pop(broker) == []
+    broker.pass_time(12_000)
+    back = pop_all(broker)
+    assert bodies(back) == bodies(taken[10:])
+    broker = broker.restart(clean=clean)
+    broker.pass_time(15_000)
+    again = pop_all(broker)
+    assert bodies(again) == bodies(back)
+    assert len(sent) == 20
+
+
+def test_messages_that_came_back_before_a_kill_do_not_come_back_twice(broker: Harness) -> None:
+    send(broker, 4)
+    pop_all(broker, invisibleTime=2_000)
+    broker.pass_time(3_300)
+    back = pop_all(broker, invisibleTime=60_000)
+    assert len(back) == 4
+    for message in back:
+        ack(broker, message)
+    broker = broker.restart(clean=False)
+    broker.pass_time(70_000)
+    assert pop_all(broker) == []
+
+
+def test_pop_waits_for_messages(broker: Harness) -> None:
+    broker.send_request(RequestCode.POP_MESSAGE, pop_fields(pollTime=15_000), link=7)
+    broker.pass_time(5_000)
+    assert broker.inbox[7] == []
+    assert broker.ask(RequestCode.POLLING_INFO, {"consumerGroup": GROUP, "topic": TOPIC, "queueId": -1}).fields == {
+        "pollingNum": "1"
+    }
+    broker.send(TOPIC, b"new")
+    broker.pass_time(1)
+    (answer,) = broker.inbox[7]
+    assert bodies(taken_from(answer)) == [b"new"]
+
+
+def test_waiting_pop_is_answered_at_its_time(broker: Harness) -> None:
+    broker.send_request(RequestCode.POP_MESSAGE, pop_fields(pollTime=3_000), link=7)
+    broker.pass_time(3_000)
+    (answer,) = broker.inbox[7]
+    assert answer.code == ResponseCode.POLLING_TIMEOUT
+    assert answer.fields == {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": "0"}
+
+
+def test_message_that_comes_back_wakes_a_waiting_pop(broker: Harness) -> None:
+    send(broker, 1)
+    pop(broker, invisibleTime=2_000)
+    broker.send_request(RequestCode.POP_MESSAGE, pop_fields(pollTime=60_000), link=7)
+    broker.pass_time(4_000)
+    (answer,) = broker.inbox[7]
+    assert bodies(taken_from(answer)) == [b"000"]
+
+
+def test_notification_says_whether_there_are_messages(broker: Harness) -> None:
+    fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "pollTime": 2_000, "bornTime": 0}
+    broker.send_request(RequestCode.NOTIFICATION, fields, link=7)
+    broker.pass_time(2_500)
+    broker.send_request(RequestCode.NOTIFICATION, fields, link=7)
+    broker.send(TOPIC, b"new")
+    broker.pass_time(10)
+    assert [answer.fields["hasMsg"] for answer in broker.inbox[7]] == ["false", "true"]
+    assert bodies(pop_all(broker)) == [b"new"]
+
+
+def test_peek_moves_nothing(broker: Harness) -> None:
+    sent = send(broker, 3)
+    for _ in range(2):
+        answer = broker.ask(RequestCode.PEEK_MESSAGE, pop_fields())
+        assert (answer.code, answer.fields["restNum"]) == (ResponseCode.SUCCESS, "3")
+    assert bodies(pop_all(broker)) == sent
+    assert broker.ask(RequestCode.PEEK_MESSAGE, pop_fields()).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_tags_and_expressions_select(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, property_filter_enable=True)
+    broker.create_topic(TOPIC)
+    broker.pass_time(2_000)
+    for tag in "ABAB":
+        broker.send(TOPIC, tag.encode(), TAGS=tag, n="1" if tag == "A" else "2")
+    assert bodies(pop_all(broker, exp="A")) == [b"A", b"A"]
+    other = pop_fields(consumerGroup="sql", exp="n = '2'", expType="SQL92")
+    assert bodies(taken_from(broker.ask(RequestCode.POP_MESSAGE, other), group="sql")) == [b"B", b"B"]
+    broken = broker.ask(RequestCode.POP_MESSAGE, pop_fields(exp="n ==", expType="SQL92"))
+    assert broken.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_retry_topics_have_the_name_of_their_version(tmp_path: Path, *, v2: bool) -> None:
+    broker = Harness(tmp_path, retry_topic_v2=v2)
+    broker.create_topic(TOPIC)
+    broker.pass_time(2_000)
+    send(broker, 1)
+    pop(broker, invisibleTime=1_000)
+    broker.pass_time(4_000)
+    (back,) = pop_all(broker)
+    assert back.topic == (f"%RETRY%{GROUP}+{TOPIC}" if v2 else f"%RETRY%{GROUP}_{TOPIC}")
+    assert ack(broker, back).code == ResponseCode.SUCCESS
+    broker = broker.restart(clean=False)
+    broker.pass_time(20_000)
+    assert pop_all(broker) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
+        ({"maxMsgNums": 0}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": 4}, ResponseCode.INVALID_PARAMETER),
+        ({"invisibleTime": -1}, ResponseCode.INVALID_PARAMETER),
+        ({"invisibleTime": 365 * 86_400_000}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "absent"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"topic": f"%RETRY%{GROUP}"}, ResponseCode.INVALID_PARAMETER),
+        ({"bornTime": 1_000}, ResponseCode.POLLING_TIMEOUT),
+    ],
+)
+def test_pop_that_is_not_possible_is_refused(broker: Harness, changes: dict[str, object], code: int) -> None:
+    send(broker, 1)
+    answer = broker.ask(RequestCode.POP_MESSAGE, pop_fields(**changes))
+    assert answer.code == code
+    assert answer.fields["popTime"] == "0"
+    assert len(pop_all(broker)) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"extraInfo": ""},
+        {"extraInfo": "1 2 3"},
+        {"extraInfo": "0 1 1 0 0 broker-b 0 0"},
+        {"extraInfo": "0 1 1 9 0 broker-a 0 0"},
+        {"extraInfo": "0 1 99999999999999999 0 0 broker-a 0 0"},
+        {"extraInfo": "0 x 1 0 0 broker-a 0 0"},
+        {"extraInfo": "0 1 1 0 7 broker-a 0 0"},
+        {"queueId": 4},
+        {"queueId": -1},
+        {"offset": 99},
+        {"offset": -1},
+        {"topic": "absent"},
+    ],
+)
+def test_forged_handles_are_refused(broker: Harness, changes: dict[str, object]) -> None:
+    send(broker, 1)
+    (taken,) = pop(broker)
+    end = broker.node.store.log.end
+    assert ack(broker, taken, **changes).code != ResponseCode.SUCCESS
+    assert broker.node.store.log.end == end
+    broker.pass_time(15_000)
+    assert len(pop_all(broker)) == 1
+
+
+def test_handle_of_another_group_acknowledges_nothing(broker: Harness) -> None:
+    send(broker, 1)
+    (taken,) = pop(broker)
+    assert ack(broker, taken, consumerGroup="other").code == ResponseCode.SUCCESS
+    broker.pass_time(15_000)
+    assert len(pop_all(broker)) == 1
+
+
+@pytest.mark.parametrize("bits", ["", "!", "/////////w==", "A" * 20_000])
+def test_malformed_bits_of_a_batch_are_refused(broker: Harness, bits: str) -> None:
+    entry = {"b": bits, "c": GROUP, "it": 1, "pt": 1, "q": 0, "r": "0", "rq": 0, "so": 0, "t": TOPIC}
+    answer = broker.ask(RequestCode.BATCH_ACK_MESSAGE, {}, json.dumps({"acks": [entry]}).encode())
+    assert answer.code != ResponseCode.SUCCESS
+
+
+def test_group_without_offset_begins_at_the_end_on_request(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.create_topic(TOPIC)
+    broker.pass_time(2_000)
+    send(broker, 8)
+    for queue_id in range(4):
+        queue = broker.node.store.queues[TOPIC, queue_id]
+        queue.correct_min(queue.plausible_offset(1) or 0)
+    assert bodies(pop_all(broker, initMode=1)) == [b"004", b"005", b"006", b"007"]
