@@ -1,15 +1,15 @@
 """The cost of catch-up pulls in a broker's turns, by how the queues lie in the log: CPU time and bytes read.
 
     python -m bench.pulls                  all layouts, about a minute
-    python -m bench.pulls --body 4096      another size of bodies (they vary by half of it)
+    python -m bench.pulls --body 4096      another mean size of bodies (from half of it to one and a half times)
     python -m bench.pulls --sql            through an SQL filter that a tenth of the messages match
     python -m bench.pulls --log-mib 512    a log larger than the cache of its blocks
-    python -m bench.pulls --directory build  in files of a disk instead of memory, as a broker's are
+    python -m bench.pulls --directory build  with the store on a disk, as a broker's is, instead of in memory
 
 Every message goes to a random queue, so the messages of one queue lie as far apart as there are queues. Then every
 queue is read from its beginning, 32 messages per pull: `together` (each queue has one open pull, as with many consumers
 that catch up) and `in turn` (one queue after the other, as with one consumer of one topic among many). There are no
-sockets; CPU time is little disturbed by what else the machine does.
+sockets; CPU time depends little on other programs of the machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tandemq.real.memory import keep_blocks
 
 _LOG_MIB = 192
 _SQL = "KEYS IS NOT NULL AND customer <> 'c-0' AND amount = 7"
-_PULLED = 32
+_MESSAGES_PER_PULL = 32
 _CONNECTIONS = 4
 _PULLS_PER_TURN = 64
 
@@ -54,6 +54,8 @@ _LAYOUTS = (Layout(1, 1), Layout(1, 4), Layout(1, 16), Layout(1, 64), Layout(1, 
 
 
 class _Queue:
+    """A queue that is read, and the offset of its next pull."""
+
     __slots__ = ("end", "frames", "link", "offset", "queue_id")
 
     def __init__(self, frames: PullFrames, queue_id: int, link: int, end: int) -> None:
@@ -61,7 +63,7 @@ class _Queue:
 
 
 def _fill(broker: _Driven, layout: Layout, body_bytes: int, log_bytes: int, *, sql: bool) -> list[_Queue]:
-    """Store messages for random queues until the log is full enough; return the queues with messages."""
+    """Store messages in random queues until the log has `log_bytes`; return the queues."""
     random, store, body = Random(1), broker.node.store, bytes(2 * body_bytes)
     names = [f"topic{number}" for number in range(layout.topics)]
     while store.log.end < log_bytes:
@@ -83,7 +85,8 @@ def _fill(broker: _Driven, layout: Layout, body_bytes: int, log_bytes: int, *, s
     store.flush_queues()
     expression, kind = (_SQL, "SQL92") if sql else ("*", "TAG")
     frames = {
-        name: PullFrames(name, max_messages=_PULLED, expression=expression, expression_type=kind) for name in names
+        name: PullFrames(name, max_messages=_MESSAGES_PER_PULL, expression=expression, expression_type=kind)
+        for name in names
     }
     return [
         _Queue(frames[topic], queue_id, 1 + number % _CONNECTIONS, queue.max_offset)
@@ -103,46 +106,52 @@ def _read(
     while waiting or ready or in_flight:
         while waiting and len(ready) + in_flight < at_once:
             ready.append(waiting.pop())
-        asked, ready = ready[:_PULLS_PER_TURN], ready[_PULLS_PER_TURN:]
-        pulls = [(number, queues[number]) for number in asked]
+        batch, ready = ready[:_PULLS_PER_TURN], ready[_PULLS_PER_TURN:]
+        pulls = [(number, queues[number]) for number in batch]
         received = [(queue.link, queue.frames.frame(queue.queue_id, queue.offset, number)) for number, queue in pulls]
-        began = time.process_time_ns()
+        start_ns = time.process_time_ns()
         if profile is not None:
             profile.enable()
         turn = broker.turn(received)
         if profile is not None:
             profile.disable()
-        cpu_s += (time.process_time_ns() - began) / 1e9
-        in_flight += len(asked)
-        for number, next_offset, count, answered in _answers(turn):
+        cpu_s += (time.process_time_ns() - start_ns) / 1e9
+        in_flight += len(batch)
+        for number, next_offset, count, response_bytes in _responses(turn):
             in_flight -= 1
             messages += count
-            size += answered
+            size += response_bytes
             queues[number].offset = next_offset
             if next_offset < queues[number].end:
                 ready.append(number)
     return messages, size, cpu_s
 
 
-def _answers(turn: Turn) -> Iterator[tuple[int, int, int, int]]:
+def _responses(turn: Turn) -> Iterator[tuple[int, int, int, int]]:
+    """Yield opaque, next offset, number of messages and their bytes of each response."""
     for buffers in turn.sends.values():
         data = b"".join(buffers)
-        at = 0
-        while at < len(data):
-            end = at + 4 + int.from_bytes(data[at : at + 4])
-            start = at + 8 + (int.from_bytes(data[at + 4 : at + 8]) & 0xFFFFFF)
-            answer = parse_response(memoryview(data)[at:end])
+        frame = 0
+        while frame < len(data):
+            end = frame + 4 + int.from_bytes(data[frame : frame + 4])
+            start = frame + 8 + (int.from_bytes(data[frame + 4 : frame + 8]) & 0xFFFFFF)
+            answer = parse_response(memoryview(data)[frame:end])
             assert answer.code in (FOUND, RETRY_AT_ONCE), answer
             count = count_records(data, start, end) if answer.code == FOUND else 0
             yield int(answer.field("opaque") or 0), int(answer.field("nextBeginOffset") or 0), count, end - start
-            at = end
+            frame = end
 
 
 def main() -> None:
-    """Print a table."""
+    """Measure each layout, and print a row for each way of reading."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--layout", type=int, nargs=2, action="append", metavar=("TOPICS", "QUEUES"), help="only this one"
+        "--layout",
+        type=int,
+        nargs=2,
+        action="append",
+        metavar=("TOPICS", "QUEUES"),
+        help="only this layout; may be repeated",
     )
     parser.add_argument("--profile", action="store_true", help="print the most expensive functions as well")
     parser.add_argument("--sql", action="store_true", help="filter by an SQL expression")
@@ -152,13 +161,13 @@ def main() -> None:
         "--directory",
         type=Path,
         default=_MEMORY if _MEMORY.is_dir() else None,
-        help="of the stores, on another file system (default: memory)",
+        help="directory of the stores (default: in memory)",
     )
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)
     keep_blocks()
     print("topics x queues   reading    µs per message   bytes read per byte answered")
-    for layout in [Layout(*given) for given in args.layout or _LAYOUTS]:
+    for layout in [Layout(*numbers) for numbers in args.layout or _LAYOUTS]:
         with tempfile.TemporaryDirectory(dir=args.directory) as directory:
             broker = _Driven(Path(directory), property_filter_enable=True)
             queues = _fill(broker, layout, args.body, args.log_mib << 20, sql=args.sql)

@@ -1,4 +1,4 @@
-"""The tables of the dashboards (`tools.dashboards`): boards of rows of panels, and the expressions in them."""
+"""The Grafana dashboards, which `tools.dashboards` writes: boards of rows of panels, and their PromQL expressions."""
 
 from typing import NamedTuple
 
@@ -10,14 +10,14 @@ IN_TOPIC = '{cluster="$cluster", topic=~"$topic"}'
 
 
 class Query(NamedTuple):
-    """One expression of a panel; `legend` may use labels: "{{topic}}"."""
+    """An expression of a panel. `legend` may contain labels: "{{topic}}"."""
 
     expr: str
     legend: str = ""
 
 
 class Panel(NamedTuple):
-    """A panel. `unit`: as Grafana names it; `limit`: red from this value."""
+    """A panel. `unit`: Grafana's name of it; `limit`: values from it on are red."""
 
     title: str
     unit: str
@@ -30,7 +30,7 @@ class Panel(NamedTuple):
 
 
 class Board(NamedTuple):
-    """A dashboard: its file name, its title, the variables it offers, and rows of panels."""
+    """A dashboard: file name, title, variables that users select, and titled rows of panels."""
 
     name: str
     title: str
@@ -44,12 +44,12 @@ def by(labels: str, expr: str) -> str:
 
 
 def rate(metric: str, labels: str) -> str:
-    """Return the rate of a counter."""
+    """Return the rate of a counter per second."""
     return f"rate({metric}{labels}[$__rate_interval])"
 
 
 def quantile(share: float, metric: str, labels: str, keep: str) -> str:
-    """Return a quantile of a histogram by labels."""
+    """Return a quantile of a histogram by the labels `keep`."""
     return f"histogram_quantile({share}, {by(f'{keep}, le', rate(f'{metric}_bucket', labels))})"
 
 
@@ -73,7 +73,7 @@ OVERVIEW = Board(
             "Now",
             (
                 stat("Groups with a master", "none", f"count(max by (broker) (tandemq_broker_master{BY_GROUP}) == 1)"),
-                stat("Processes away", "none", 'count(up{job="tandemq"} == 0) or vector(0)', limit=1),
+                stat("Processes down", "none", 'count(up{job="tandemq"} == 0) or vector(0)', limit=1),
                 stat("Messages in", "mps", f"sum({rate('rocketmq_messages_in_total', BY_NODE)})"),
                 stat("Messages out", "mps", f"sum({rate('rocketmq_messages_out_total', BY_NODE)})"),
                 stat("Consumer lag", "short", f"sum(rocketmq_consumer_lag_messages{BY_NODE})"),
@@ -159,7 +159,7 @@ GROUPS = Board(
                     "Active master", "none", (Query(f"tandemq_broker_master{BY_GROUP}", MEMBER),), "state-timeline", 12
                 ),
                 Panel(
-                    "Role or stage",
+                    "Role, or stage of a role change",
                     "none",
                     (Query(f"tandemq_broker_role{BY_GROUP} == 1", f"{MEMBER} {{{{role}}}}"),),
                     "state-timeline",
@@ -190,7 +190,9 @@ GROUPS = Board(
                         Query(f"increase(tandemq_role_changes_total{BY_GROUP}[5m])", f"{MEMBER} changed"),
                     ),
                 ),
-                Panel("Registry reached", "none", (Query(f"tandemq_registry_up{BY_GROUP}", MEMBER),), "state-timeline"),
+                Panel(
+                    "Registry reachable", "none", (Query(f"tandemq_registry_up{BY_GROUP}", MEMBER),), "state-timeline"
+                ),
                 Panel("Lease left", "s", (Query(f"tandemq_lease_remaining_seconds{BY_GROUP}", MEMBER),)),
                 Panel(
                     "Reads and writes permitted",
@@ -217,14 +219,14 @@ GROUPS = Board(
                     (Query(f"tandemq_replication_lag_seconds{BY_GROUP}", "{{broker}} to {{peer}}"),),
                 ),
                 Panel(
-                    "Connections that copy",
+                    "Replication connections",
                     "none",
                     (Query(f"tandemq_replication_connected{BY_GROUP}", f"{MEMBER} with {{{{peer}}}}"),),
                     "state-timeline",
                 ),
                 Panel("Log written", "Bps", (Query(f"deriv(tandemq_store_end_offset{BY_GROUP}[1m])", MEMBER),)),
                 Panel(
-                    "Time since the peer was heard",
+                    "Time since the last bytes of the peer",
                     "s",
                     (Query(f"tandemq_replication_last_read_seconds{BY_GROUP}", f"{MEMBER} from {{{{peer}}}}"),),
                 ),

@@ -1,6 +1,6 @@
-"""Real programs, real sockets: start a broker, ask it, freeze it, kill it; and a proxy that cuts, swallows, throttles.
+"""Brokers as processes, connections to them, and a proxy that breaks, discards or throttles connections.
 
-Nothing here knows the inside of a broker; it talks bytes and signals.
+Nothing here uses the internals of a broker: only sockets, signals and files.
 """
 
 import contextlib
@@ -45,19 +45,20 @@ QUICK = {
     "haProtocol": "tandemq",
     **ON_ANY_DISK,
 }
-"""Timers of seconds become tenths of seconds; the real ones are asserted where the session machines are tested."""
+"""Settings with small files, and with tenths of a second where the defaults are seconds; unit tests assert the
+defaults."""
 
 
-def wait_until(is_so: Callable[[], bool], what: str, *, seconds: float = WAIT_S) -> None:
-    """Look again and again until it is so."""
+def wait_until(holds: Callable[[], bool], what: str, *, seconds: float = WAIT_S) -> None:
+    """Poll a condition until it holds. `what`: its name in the failure after the deadline."""
     deadline, pause = time.monotonic() + seconds, threading.Event()
-    while not is_so():
+    while not holds():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
         pause.wait(0.01)
 
 
 def memory_kib(pid: int) -> int:
-    """What of a process is resident."""
+    """Return the resident memory of a process, KiB."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1])
@@ -65,7 +66,7 @@ def memory_kib(pid: int) -> int:
 
 
 class Program:
-    """`tandemq broker` with a store directory of its own; ports stay the same over restarts."""
+    """A process `tandemq broker` with its own store directory; restarts keep its ports."""
 
     def __init__(self, directory: Path, **settings: object) -> None:
         self.directory = directory
@@ -80,7 +81,8 @@ class Program:
             }
             | settings
         )
-        self.told: Mapping[str, object] = {}
+        self.start_report: Mapping[str, object] = {}
+        """The JSON object that it prints once it is started, with its addresses."""
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -97,12 +99,12 @@ class Program:
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], WAIT_S)
         line = self._process.stdout.readline() if readable else b""
-        assert line, f"it did not start: {self.log_text()[-2000:]}"
-        self.told = json.loads(line)
+        assert line, f"the broker did not start: {self.log_text()[-2000:]}"
+        self.start_report = json.loads(line)
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None, "it was started"
+        assert self._process is not None, "the broker has not been started"
         return self._process
 
     @property
@@ -117,11 +119,12 @@ class Program:
         return (self.directory / "log").read_text(encoding="utf-8", errors="replace")
 
     def kill(self) -> None:
-        """As if the power of this one process were cut."""
+        """Kill the process (SIGKILL)."""
         self.process.kill()
         self._reap()
 
     def stop(self) -> int:
+        """Stop the process (SIGTERM) and return its exit status."""
         self.process.terminate()
         return self._reap()
 
@@ -138,7 +141,7 @@ class Program:
         self.process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Whatever state it is in."""
+        """Kill the process, even a frozen one, and release its ports."""
         if self.process.poll() is None:
             self.thaw()
         self.kill()
@@ -148,26 +151,26 @@ class Program:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def sockets(self) -> int:
-        """The descriptors that are not files: of those a broker opens more by itself."""
+        """Return the number of open sockets. Files are not counted: a broker opens more of them by itself."""
         found = 0
-        for one in Path(f"/proc/{self.process.pid}/fd").iterdir():
+        for descriptor in Path(f"/proc/{self.process.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                found += one.readlink().name.startswith("socket:")
+                found += descriptor.readlink().name.startswith("socket:")
         return found
 
     def threads(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
 
     def memory_kib(self) -> int:
-        """What of it is resident."""
+        """Return its resident memory, KiB."""
         return memory_kib(self.process.pid)
 
     def log_files(self) -> list[Path]:
-        """The files of the commit log, in order."""
+        """Return the files of the commit log, in order."""
         return sorted((self.directory / "store" / "commitlog").iterdir())
 
     def log_bytes(self) -> bytes:
-        """The commit log as it lies in the files."""
+        """Return the content of all files of the commit log."""
         return b"".join(file.read_bytes() for file in self.log_files())
 
     def log_end(self) -> int:
@@ -175,13 +178,13 @@ class Program:
             return int(caller.ask(RequestCode.TANDEM_PEER_INFO).fields["logEnd"])
 
     def ha_status(self) -> Any:
-        """What it says of its links to twins."""
+        """Return the broker's status of its replication connections."""
         with Caller(self.port) as caller:
             return loads(caller.ask(RequestCode.GET_BROKER_HA_STATUS).body)
 
 
 class Caller(BlockingConnection):
-    """A connection to a port of this machine, with requests in short."""
+    """A connection to a port of this machine, with short methods for requests."""
 
     def __init__(self, port: int, seconds: float = WAIT_S, *, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(f"127.0.0.1:{port}", seconds=seconds, tls=tls)
@@ -189,28 +192,30 @@ class Caller(BlockingConnection):
         self._count = 0
 
     def read_end(self) -> bytes:
-        """What is read when the connection ends: nothing, if in order.
+        """Wait for the end of the connection, and return b"" if it is closed in order, or a byte received before.
 
         Raises:
-            ConnectionResetError: it was reset.
+            ConnectionResetError: the connection was reset.
         """
         return self.socket.recv(1)
 
-    def tell(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> int:
+    def begin_request(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> int:
+        """Send a request without waiting for the response; return its opaque."""
         return self.begin(_command(code, fields, body))
 
     def ask(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Command:
         return self.request(_command(code, fields, body))
 
-    def tell_send(self, body: bytes, topic: str = "TopicA") -> int:
+    def begin_send(self, body: bytes, topic: str = "TopicA") -> int:
+        """Send a message without waiting for the response; return the opaque of the request."""
         return self.begin(self._message(body, topic))
 
     def send(self, body: bytes, topic: str = "TopicA") -> int:
-        """The status."""
+        """Send a message and return the response code."""
         return self.request(self._message(body, topic)).code
 
     def _message(self, body: bytes, topic: str) -> Command:
-        """With a key of its own, as every client gives one to a message."""
+        """Return a send request; the message has a unique key, as clients set one."""
         self._count += 1
         fields = {
             "a": "p",
@@ -227,7 +232,7 @@ class Caller(BlockingConnection):
         return _command(RequestCode.SEND_MESSAGE_V2, fields, body)
 
     def read_all(self, topic: str = "TopicA") -> list[bytes]:
-        """Bodies of everything in queue 0."""
+        """Return the bodies of all messages in queue 0 of a topic."""
         bodies: list[bytes] = []
         offset = 0
         while True:
@@ -243,16 +248,18 @@ def _command(code: int, fields: Mapping[str, object] | None, body: bytes) -> Com
 
 
 class Proxy:
-    """Forwards connections to a port, unless told to do worse. Counts what it accepted."""
+    """Forwards connections to a port of this machine; a test can have it break, discard or throttle them."""
 
     def __init__(self, target: int) -> None:
         self.target = target
         self.swallows = False
-        """Takes everything, passes nothing on, and tells nobody."""
+        """Whether received bytes are discarded while the connections stay open."""
         self.bytes_per_second = 0
+        """Maximum rate of each direction of a connection; 0: no limit."""
         self.accepted = 0
+        """Number of accepted connections."""
         self.seen: bytearray | None = None
-        """Set it to have all that passes kept."""
+        """Set to a bytearray to record all bytes received, in both directions."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._open: set[socket.socket] = set()
@@ -292,7 +299,7 @@ class Proxy:
             sock.close()
 
     def cut(self) -> None:
-        """Break every connection."""
+        """Shut down every connection."""
         for sock in list(self._open):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)

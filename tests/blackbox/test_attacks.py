@@ -177,8 +177,8 @@ def carry_out(requests: Iterator[Request | None], broker: Program, stack: ExitSt
                 seen.update(codes_until(caller, last))
                 caller = stack.enter_context(Caller(broker.port))
             else:
-                last = caller.tell(*request)
-        seen.update(codes_until(caller, caller.tell(RequestCode.TANDEM_PEER_INFO))[:-1])
+                last = caller.begin_request(*request)
+        seen.update(codes_until(caller, caller.begin_request(RequestCode.TANDEM_PEER_INFO))[:-1])
         most = max(most, broker.memory_kib())
     return seen, most
 

@@ -154,7 +154,7 @@ def replace_file(source: str, target: str) -> None:
 
 def expiries(broker: Program) -> dict[str, float]:
     """Of a broker's metrics page: when the certificate of each setting expires."""
-    page = urllib.request.urlopen(f"http://{broker.told['metrics']}/metrics", timeout=60).read().decode()
+    page = urllib.request.urlopen(f"http://{broker.start_report['metrics']}/metrics", timeout=60).read().decode()
     found = re.findall(
         r'^tandemq_tls_certificate_expiry_timestamp_seconds{.*setting="(.+?)".*} (.+)$', page, re.MULTILINE
     )
@@ -296,7 +296,7 @@ def test_readers_that_stop_reading_over_tls_are_bounded_in_memory(start: Start, 
         for _ in range(12):
             slow = stack.enter_context(Caller(broker.port, tls=context(authority)))
             for _ in range(40):  # responses of about 250 KB, of which it reads none
-                slow.tell(RequestCode.PULL_MESSAGE, pull_fields())
+                slow.begin_request(RequestCode.PULL_MESSAGE, pull_fields())
         wait_until(lambda: "more than untakenAnswersMax on all connections" in broker.log_text(), "some are closed")
         assert caller.send(b"others are served") == OK
         assert broker.memory_kib() - before_kib < 192 << 10

@@ -68,7 +68,7 @@ def test_hanging_fsync_delays_who_waits_for_it_and_nobody_else(
         else:
             monkeypatch.setattr(FileSyncs, "begin", hanging_begin)
             monkeypatch.setattr(FileSyncs, "take_done", hanging_take_done)
-        opaque = sender.tell_send(b"waits")
+        opaque = sender.begin_send(b"waits")
         assert began.wait(120)
         for _ in range(200):
             asked = other.ask(RequestCode.GET_MAX_OFFSET, {"topic": "TopicA", "queueId": 0})
@@ -225,11 +225,13 @@ def test_broker_that_stops_tells_its_clients_and_refuses_new_connections(tmp_pat
         assert producer.send(b"x") == ResponseCode.SUCCESS
         for caller in (consumer, producer):
             assert caller.ask(RequestCode.HEART_BEAT, body=CLIENT).code == ResponseCode.SUCCESS
-        held = consumer.tell(RequestCode.PULL_MESSAGE, pull_fields("TopicA", 1, sysFlag=6, suspendTimeoutMillis=15_000))
+        held = consumer.begin_request(
+            RequestCode.PULL_MESSAGE, pull_fields("TopicA", 1, sysFlag=6, suspendTimeoutMillis=15_000)
+        )
         wait_until(lambda: process.node.pull.held.size == 1, "the pull is held")
         process.stop()
         thread.join()
-        late = producer.tell_send(b"late")
+        late = producer.begin_send(b"late")
         port = process.port
         process.close()
         for caller, opaque in ((consumer, held), (producer, late)):
@@ -251,7 +253,7 @@ def test_name_server_that_stops_tells_its_clients(tmp_path: Path) -> None:
         assert client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, route).code == ResponseCode.TOPIC_NOT_EXIST
         process.stop()
         thread.join()
-        client.tell(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
+        client.begin_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
         process.close()
         assert client.receive().code == ResponseCode.GO_AWAY
         assert client.read_end() == b""

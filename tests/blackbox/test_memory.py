@@ -144,7 +144,7 @@ def test_log_that_many_slaves_do_not_take_costs_a_master_bounded_memory(start: S
     )
     pid = master.process.pid
     with Caller(master.port) as other, contextlib.ExitStack() as peers:
-        opaques = [other.tell_send(bytes(60_000)) for _ in range(800)]
+        opaques = [other.begin_send(bytes(60_000)) for _ in range(800)]
         assert {other.receive().code for _ in opaques} == {ResponseCode.SUCCESS}
         before, most, socks = memory_kib(pid), 0, []
         for number in range(STRANGERS):
@@ -164,7 +164,7 @@ def test_tables_asked_for_at_once_on_many_connections_cost_a_broker_bounded_memo
     broker = start("broker")
     pid = broker.process.pid
     with Caller(broker.port) as other, contextlib.ExitStack() as peers:
-        opaques = [other.tell_send(b"", topic=f"Topic{number}-{'x' * 80}") for number in range(1_000)]
+        opaques = [other.begin_send(b"", topic=f"Topic{number}-{'x' * 80}") for number in range(1_000)]
         assert {other.receive().code for _ in opaques} == {ResponseCode.SUCCESS}
         before, most = memory_kib(pid), 0
         for _ in range(4):
@@ -174,7 +174,7 @@ def test_tables_asked_for_at_once_on_many_connections_cost_a_broker_bounded_memo
             most = max(most, memory_kib(pid))
         assert most - before < SLACK_KIB, "one connection alone asked for 700 MiB"
     with Caller(broker.port) as patient:
-        opaques = [patient.tell(RequestCode.GET_ALL_TOPIC_CONFIG) for _ in range(300)]
+        opaques = [patient.begin_request(RequestCode.GET_ALL_TOPIC_CONFIG) for _ in range(300)]
         codes = {patient.receive().code for _ in opaques}
         assert ResponseCode.SUCCESS in codes
         assert codes <= {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}

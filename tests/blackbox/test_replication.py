@@ -58,7 +58,7 @@ def test_acknowledged_messages_survive_the_masters_whole_disk(start: Start, tmp_
     with Caller(master.port) as caller:
         wait_for_status(caller, OK)
         acknowledged = [b"message %d" % number for number in range(300)]
-        opaques = [caller.tell_send(body) for body in acknowledged]
+        opaques = [caller.begin_send(body) for body in acknowledged]
         codes = {answer.opaque: answer.code for answer in (caller.receive() for _ in opaques)}
         assert set(codes.values()) == {OK}
     master.kill()
@@ -228,7 +228,7 @@ def test_replication_port_is_documented_told_at_the_start_and_asked_for(start: S
     assert BrokerConfig().replication_port == 10_912
     assert "10912" in (Path(__file__).parent.parent.parent / "docs" / "internals" / "ha.md").read_text(encoding="utf-8")
     master = start("master")
-    assert str(master.told["haAddress"]) == f"127.0.0.1:{master.ha_port}"
+    assert str(master.start_report["haAddress"]) == f"127.0.0.1:{master.ha_port}"
     with Caller(master.port) as caller:
         assert caller.ask(RequestCode.GET_BROKER_HA_STATUS).code == OK
 

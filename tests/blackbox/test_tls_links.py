@@ -161,7 +161,7 @@ def test_slave_that_does_not_read_is_sent_a_bounded_part_of_the_log(
 ) -> None:
     """Cipher bytes that wait count like plain ones."""
     with Caller(broker.port) as caller:
-        opaques = [caller.tell_send(bytes(8_000)) for _ in range(4_000)]
+        opaques = [caller.begin_send(bytes(8_000)) for _ in range(4_000)]
         assert {caller.receive().code for _ in opaques} == {OK}
         context = ssl.create_default_context(cafile=str(authority.ca_file))
         context.load_cert_chain(*authority.issue("slave"))

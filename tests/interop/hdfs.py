@@ -1,5 +1,5 @@
-"""A real HDFS as child processes: a name node and a data node on loopback. Hadoop's servers are in one jar of Maven
-Central; what they need besides it are the jars of PySpark, which has the same version of Hadoop."""
+"""HDFS as child processes: a name node and a data node on loopback. Hadoop's servers are in a jar of Maven Central,
+their dependencies in PySpark, which has the same version of Hadoop."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pyspark
 from tests.interop.java import LOOPBACK, JavaJars, Process, free_port, java_executable, wait_until
 
 VERSION = "3.5.0"
-"""Of Hadoop, as PySpark's."""
+"""Version of Hadoop, the same as in PySpark."""
 _JVM = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
-_STATE = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
+_STATE_PATH = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 
 
 class _Cluster:
@@ -50,21 +50,22 @@ class _Cluster:
             (self.directory / "conf" / name).write_text(text)
 
     def command(self, main: str, *arguments: str) -> list[str]:
+        """Return the command line of a Java process. `main`: its main class."""
         jars = Path(pyspark.__file__).parent / "jars" / "*"
-        path = os.pathsep.join([JavaJars.class_path("hadoop", VERSION, self.directory / "conf"), str(jars)])
+        class_path = os.pathsep.join([JavaJars.class_path("hadoop", VERSION, self.directory / "conf"), str(jars)])
         temporary = f"-Djava.io.tmpdir={self.directory / 'tmp'}"
-        return [java_executable(), *_JVM, temporary, "-cp", path, main, *arguments]
+        return [java_executable(), *_JVM, temporary, "-cp", class_path, main, *arguments]
 
     def serves(self) -> bool:
-        """Whether the name node takes writes, and has a data node for them."""
-        with urlopen(f"http://{LOOPBACK}:{self.http_port}{_STATE}", timeout=60) as answer:
-            states = json.load(answer)["beans"]  # none before the name node has its name system
+        """Whether the name node accepts writes, and has a data node for them."""
+        with urlopen(f"http://{LOOPBACK}:{self.http_port}{_STATE_PATH}", timeout=60) as answer:
+            states = json.load(answer)["beans"]  # empty until the name node has loaded its name system
         return any(state["NumLiveDataNodes"] == 1 and state["FSState"] == "Operational" for state in states)
 
 
 @contextmanager
 def hdfs(directory: Path) -> Iterator[str]:
-    """A running, empty HDFS; gives its URL."""
+    """Run an empty HDFS; yield its URL."""
     cluster = _Cluster(directory)
     subprocess.run(
         cluster.command(_NAME_NODE, "-format", "-nonInteractive"),
@@ -81,5 +82,5 @@ def hdfs(directory: Path) -> Iterator[str]:
     ):
         name_node.start()
         data_node.start()
-        wait_until(cluster.serves, what="a data node that the name node knows", within_s=60)
+        wait_until(cluster.serves, what="a data node is registered with the name node", within_s=60)
         yield f"hdfs://{LOOPBACK}:{cluster.port}"

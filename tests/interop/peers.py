@@ -1,7 +1,7 @@
-"""Who stands on which side of a test.
+"""The subject of the interoperability tests, and the versions of RocketMQ that it is tested with.
 
-The *subject* is what the tests are about: TandemQ ("ours"), or, to prove the tests themselves, a Java version
-(`TANDEMQ_INTEROP_SUBJECT=5.3.3 make interop`). *Peers* are the Java versions it meets.
+The *subject* is TandemQ ("ours"), or a version of RocketMQ, which shows that the tests themselves are right
+(`TANDEMQ_INTEROP_SUBJECT=5.3.3 make interop`). Its *peers* are versions of RocketMQ.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ NameServer = JavaNameServer | OurNameServer
 Broker = JavaBroker | OurBroker
 
 NEWEST_VERSION = "5.5.0"
-"""Of client and server, for the tests in which a new release could differ: its JSON library is another one."""
+"""Newest release of client and server, for tests where it could differ: it has another JSON library."""
 SUBJECT = os.environ.get("TANDEMQ_INTEROP_SUBJECT", "ours")
 assert SUBJECT in {"ours", *SERVER_VERSIONS, NEWEST_VERSION}, SUBJECT
 
 CLIENT_OF = dict(zip(SERVER_VERSIONS, CLIENT_VERSIONS, strict=True)) | {NEWEST_VERSION: NEWEST_VERSION}
 CLIENTS = CLIENT_VERSIONS if SUBJECT == "ours" else (CLIENT_OF[SUBJECT],)
-"""Client versions that must get along with the subject. Java brokers do so with clients of their own line only: 4.9.7
-does not know what a lite pull consumer of 5.3.3 sends, and mqadmin 4.9.8 cannot read what 5.3.3 says about itself."""
+"""Client versions that must work with the subject. Java brokers work with clients of their own release line only: 4.9.7
+does not know requests of 5.3.3's lite pull consumer, and mqadmin 4.9.8 cannot decode status responses of 5.3.3."""
 ALL_CLIENTS = (*CLIENTS, NEWEST_VERSION) if SUBJECT == "ours" else CLIENTS
 SERVERS = tuple(version for version in (*SERVER_VERSIONS, NEWEST_VERSION) if version != SUBJECT)
-"""Server versions that the subject meets in replication, with a store and at a name server."""
+"""Server versions that the subject replicates with, shares stores with and registers with."""
 
 
 def of_each_change(cases: Iterable[Any]) -> list[Any]:
-    """Return server versions, or pairs of them, as parameters of a test that meets all: with the version between the
-    oldest and the newest one they run in `make soak` only."""
+    """Return server versions, or pairs of them, as parameters of a test. Those with the version between the oldest and
+    the newest run in `make soak` only."""
     between = SERVER_VERSIONS[-1]
     return [slow(case) if between in case else case for case in cases]
 
@@ -51,12 +51,13 @@ SHORT_DELAYS: dict[str, Value] = {"messageDelayLevel": "1s 2s 1s 1s 1s 1s 1s 1s 
 
 
 def name_server(kind: str, directory: Path) -> NameServer:
-    """A name server of a kind, not started."""
+    """Return a name server, not started. `kind`: "ours" or a version of RocketMQ."""
     return OurNameServer(directory) if kind == "ours" else JavaNameServer(kind, directory)
 
 
 def broker(kind: str, directory: Path, namesrv: NameServer, *, settings: dict[str, Value], **conf: Value) -> Broker:
-    """A broker of a kind, not started; `store` and `name` may be among the keyword arguments' keys of broker.conf."""
+    """Return a broker, not started. `kind`: as of `name_server`; `conf`: more keys of broker.conf, and `store`, the
+    path of its store."""
     values = {**settings, **conf}
     store = values.pop("store", None)
     path = Path(str(store)) if store else None
@@ -66,7 +67,7 @@ def broker(kind: str, directory: Path, namesrv: NameServer, *, settings: dict[st
     return JavaBroker(kind, directory, namesrv=namesrv.address, store=path, name=name, settings=values)
 
 
-def start_registered(which: Broker, namesrv: NameServer) -> None:
-    """Start a broker and wait until the name server knows it (a Java 5.3.3 broker registers 10 s after its start)."""
-    which.start()
-    wait_registered(namesrv.port, str(which.conf["brokerName"]), int(which.conf["brokerId"]))
+def start_registered(started: Broker, namesrv: NameServer) -> None:
+    """Start a broker and wait until the name server has it (a Java 5.3.3 broker registers 10 s after its start)."""
+    started.start()
+    wait_registered(namesrv.port, str(started.conf["brokerName"]), int(started.conf["brokerId"]))

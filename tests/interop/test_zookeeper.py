@@ -1,6 +1,6 @@
-"""An ensemble of real ZooKeeper servers: what a lost leader, and a server that waits too long, do to a session.
+"""Sessions at an ensemble of ZooKeeper servers: a killed leader, a lost majority, and a server that does not respond.
 
-The rules that hold for every registry are tested in tests/unit/boundary/test_registry.py, with one ZooKeeper server.
+The rules for every registry are tested in tests/unit/boundary/test_registry.py, with one ZooKeeper server.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,42 +33,46 @@ SESSION_MS = 6_000
 
 
 class Client:
-    """One session, asked and waited for."""
+    """A session, with operations that wait for their outcome."""
 
     def __init__(self, hosts: str, timeout_ms: int = SESSION_MS) -> None:
-        self.told: list[RegistryEvent] = []
+        self.events: list[RegistryEvent] = []
         self.registry = ZooKeeperRegistry(hosts, timeout_ms, lambda: None)
         self.registry.start()
         self._token = 0
-        self.until(lambda: any(isinstance(event, SessionUp) for event in self.told), "a session")
+        self.until(lambda: any(isinstance(event, SessionUp) for event in self.events), "a session")
 
-    def until(self, is_so: Callable[[], bool], what: str) -> None:
-        def look() -> bool:
-            self.told += self.registry.take_events()
-            return is_so()
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Take events until a condition holds."""
 
-        wait_until(look, what=what, within_s=60)
+        def poll() -> bool:
+            self.events += self.registry.take_events()
+            return holds()
+
+        wait_until(poll, what=what, within_s=60)
 
     def do(self, operation: Operation) -> Outcome:
         self._token += 1
         token = self._token
         self.registry.ask(RegistryRequest(token, operation))
-        self.until(lambda: any(isinstance(e, RegistryResponse) and e.token == token for e in self.told), f"{operation}")
-        return next(e.outcome for e in self.told if isinstance(e, RegistryResponse) and e.token == token)
+        self.until(
+            lambda: any(isinstance(e, RegistryResponse) and e.token == token for e in self.events), f"{operation}"
+        )
+        return next(e.outcome for e in self.events if isinstance(e, RegistryResponse) and e.token == token)
 
     def do_until_known(self, operation: Operation) -> Outcome:
-        """As a machine would: again, as long as nobody answers."""
+        """Repeat an operation until its outcome is known, as the machines of a broker do."""
         outcomes: list[Outcome] = [Unknown()]
 
-        def again() -> bool:
+        def attempt() -> bool:
             outcomes[0] = self.do(operation)
             return outcomes[0] != Unknown()
 
-        wait_until(again, what=f"an answer to {operation}", within_s=60)
+        wait_until(attempt, what=f"an answer to {operation}", within_s=60)
         return outcomes[0]
 
     def wait_confirmed_since(self, since_ms: int) -> None:
-        self.until(lambda: any(isinstance(e, Confirmed) and e.sent_ms > since_ms for e in self.told), "confirmed")
+        self.until(lambda: any(isinstance(e, Confirmed) and e.sent_ms > since_ms for e in self.events), "confirmed")
 
 
 @pytest.fixture
@@ -86,19 +90,19 @@ def test_a_session_and_its_nodes_outlive_a_killed_leader(servers: list[ZooKeeper
     try:
         assert client.do_until_known(Create("/live", b"me", ephemeral=True)) == Done(0)
         assert client.do(Create("/state", b"0")) == Done(0)
-        for version, server in enumerate(servers):  # one of them leads
+        for version, server in enumerate(servers):  # one of them is the leader
             server.kill()
             killed_ms = read_clock().mono_ms
-            wrote = client.do_until_known(Write("/state", str(version).encode(), version))
+            written = client.do_until_known(Write("/state", str(version).encode(), version))
             found = client.do_until_known(Read("/state"))
             assert isinstance(found, NodeFound)
-            assert (found.version, wrote) == (version + 1, Done(version + 1)) or found.data == str(version).encode()
+            assert (found.version, written) == (version + 1, Done(version + 1)) or found.data == str(version).encode()
             client.wait_confirmed_since(killed_ms)
             server.begin_start()
         live = client.do_until_known(Read("/live"))
         assert isinstance(live, NodeFound)
-        assert live.owner == next(event.session_id for event in client.told if isinstance(event, SessionUp))
-        assert not any(isinstance(event, SessionLost) for event in client.told)
+        assert live.owner == next(event.session_id for event in client.events if isinstance(event, SessionUp))
+        assert not any(isinstance(event, SessionLost) for event in client.events)
     finally:
         client.registry.close()
 
@@ -112,7 +116,7 @@ def test_without_a_majority_nothing_is_confirmed_and_nothing_is_lost(servers: li
         client.until(lambda: client.registry.problem != "", "suspended")
         since_ms = read_clock().mono_ms
         assert client.do(Write("/kept", b"y", 0)) == Unknown()
-        assert not any(isinstance(e, Confirmed) and e.sent_ms > since_ms for e in client.told)
+        assert not any(isinstance(e, Confirmed) and e.sent_ms > since_ms for e in client.events)
         for server in servers[:2]:
             server.begin_start()
         client.until(lambda: client.registry.problem == "", "up again")
@@ -121,7 +125,7 @@ def test_without_a_majority_nothing_is_confirmed_and_nothing_is_lost(servers: li
         client.registry.close()
 
 
-def test_a_session_is_given_up_quickly_when_nobody_answers(tmp_path: Path) -> None:
+def test_a_session_is_given_up_quickly_when_no_server_responds(tmp_path: Path) -> None:
     with ZooKeeper(tmp_path).start() as server:
         client = Client(server.address, timeout_ms=20_000)
         server.sigstop()
@@ -135,4 +139,4 @@ def test_the_session_timeout_is_what_the_server_allows(tmp_path: Path) -> None:
     with ZooKeeper(tmp_path, tick_ms=2_000).start() as server:
         client = Client(server.address, timeout_ms=2_000)
         client.registry.close()
-        assert [event.timeout_ms for event in client.told if isinstance(event, SessionUp)] == [4_000]
+        assert [event.timeout_ms for event in client.events if isinstance(event, SessionUp)] == [4_000]

@@ -1,4 +1,4 @@
-"""Runs a script: commands above a `----`, the expected transcript below; blocks are separated by empty lines.
+"""Scripts of a broker group: commands above a `----`, the expected results below; empty lines separate the blocks.
 
     send master 3
     ----
@@ -20,14 +20,15 @@ _NAMES = {0: "SEND_OK", 10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12:
 
 
 class Script:
-    """One broker group, and the state reported so far."""
+    """One broker group, and the closed connections reported so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._group: Group | None = None
         self._waiting: dict[int, int] = {}
-        self._reported: dict[str, str] = {}
-        self._seen_closes = 0
+        """Time of each send without a response, by opaque."""
+        self._reported: dict[int, int] = {}
+        """Number of reported closed connections of each slave."""
 
     @property
     def group(self) -> Group:
@@ -36,15 +37,15 @@ class Script:
 
     def run(self, line: str) -> list[str]:
         """Run one command; return its results."""
-        name, plain, pairs = parse(line)
+        name, words, pairs = parse(line)
         command: Callable[[list[str], dict[str, str]], list[str]] = getattr(self, f"_do_{name}")
-        return [*command(plain, pairs), *self._news()]
+        return [*command(words, pairs), *self._results()]
 
     # Commands.
 
-    def _do_start(self, plain: list[str], pairs: dict[str, str]) -> list[str]:
-        if plain[0] in ("slave", "master"):
-            if plain[0] == "slave":
+    def _do_start(self, words: list[str], pairs: dict[str, str]) -> list[str]:
+        if words[0] in ("slave", "master"):
+            if words[0] == "slave":
                 self.group.slaves[0] = self.group.start_slave(1)
             else:
                 self.group.start_master(boot_id=pairs.get("boot", "boot-1"))
@@ -53,52 +54,52 @@ class Script:
             return []
         slaves = int(pairs.pop("slaves", "1"))
         settings: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in pairs.items()}
-        self._group = Group(self._path, role=plain[0], slaves=slaves, **settings)
+        self._group = Group(self._path, role=words[0], slaves=slaves, **settings)
         return []
 
-    def _do_send(self, plain: list[str], pairs: dict[str, str]) -> list[str]:
+    def _do_send(self, words: list[str], pairs: dict[str, str]) -> list[str]:
         properties = {"WAIT": pairs["wait"]} if "wait" in pairs else {}
-        for _ in range(int(plain[0]) if plain else 1):
+        for _ in range(int(words[0]) if words else 1):
             self._waiting[self.group.send(b"x" * 100, **properties)] = self.group.now.mono_ms
         self.group.settle()
         return []
 
-    def _do_cut(self, _plain: list[str], _pairs: dict[str, str]) -> list[str]:
+    def _do_cut(self, _words: list[str], _pairs: dict[str, str]) -> list[str]:
         self.group.cut()
         self.group.settle()
         return []
 
-    def _do_refuse(self, _plain: list[str], _pairs: dict[str, str]) -> list[str]:
+    def _do_refuse(self, _words: list[str], _pairs: dict[str, str]) -> list[str]:
         self.group.refuses = True
         return []
 
-    def _do_accept(self, _plain: list[str], _pairs: dict[str, str]) -> list[str]:
+    def _do_accept(self, _words: list[str], _pairs: dict[str, str]) -> list[str]:
         self.group.refuses = False
         return []
 
-    def _do_stall(self, _plain: list[str], _pairs: dict[str, str]) -> list[str]:
+    def _do_stall(self, _words: list[str], _pairs: dict[str, str]) -> list[str]:
         for wire in self.group.wires:
             wire.stalls_down = True
         return []
 
-    def _do_flow(self, _plain: list[str], _pairs: dict[str, str]) -> list[str]:
+    def _do_flow(self, _words: list[str], _pairs: dict[str, str]) -> list[str]:
         for wire in self.group.wires:
             wire.stalls_down = False
         self.group.settle()
         return []
 
-    def _do_pass(self, plain: list[str], _pairs: dict[str, str]) -> list[str]:
-        self.group.pass_time(int(plain[0]))
+    def _do_pass(self, words: list[str], _pairs: dict[str, str]) -> list[str]:
+        self.group.pass_time(int(words[0]))
         return []
 
-    def _do_kill(self, plain: list[str], _pairs: dict[str, str]) -> list[str]:
-        self.group.stop(self.group.slave if plain[0] == "slave" else self.group.master)
+    def _do_kill(self, words: list[str], _pairs: dict[str, str]) -> list[str]:
+        self.group.stop(self.group.slave if words[0] == "slave" else self.group.master)
         return []
 
-    def _do_lose(self, plain: list[str], _pairs: dict[str, str]) -> list[str]:
-        """Stop the master's machine, which loses its newest messages; all have the same size."""
+    def _do_lose(self, words: list[str], _pairs: dict[str, str]) -> list[str]:
+        """Overwrite the newest messages of the stopped master's log with zeroes; all messages have the same size."""
         log = self.group.master.node.store.log
-        keep = log.written_end - int(plain[0]) * (
+        keep = log.written_end - int(words[0]) * (
             log.written_end // self.group.master.node.store.queues["TopicA", 0].max_offset
         )
         (file,) = sorted((self._path / "master" / "commitlog").iterdir())
@@ -106,7 +107,7 @@ class Script:
         file.write_bytes(data[:keep] + bytes(len(data) - keep))
         return [f"the master's log is cut from {log.written_end} to {keep}"]
 
-    def _do_show(self, _plain: list[str], _pairs: dict[str, str]) -> list[str]:
+    def _do_show(self, _words: list[str], _pairs: dict[str, str]) -> list[str]:
         lines = [f"master log_end {self.group.master.log_end}"]
         for number, slave in enumerate(self.group.slaves, start=1):
             state = slave.session().state.name if slave.session() is not None else "not connected"
@@ -115,7 +116,8 @@ class Script:
 
     # Results.
 
-    def _news(self) -> list[str]:
+    def _results(self) -> list[str]:
+        """Return responses and closed connections since the last call, and the number of sends without a response."""
         lines: list[str] = []
         results: list[tuple[str, int, str]] = []
         for opaque, since in list(self._waiting.items()):
@@ -128,19 +130,15 @@ class Script:
         if self._waiting:
             lines.append(f"{len(self._waiting)} senders wait")
         for number, slave in enumerate(self.group.slaves, start=1):
-            for _, reason in slave.closes[slave_seen(self._reported, number, len(slave.closes)) :]:
+            reported = min(self._reported.get(number, 0), len(slave.closes))  # a restarted slave begins with none
+            self._reported[number] = len(slave.closes)
+            for _, reason in slave.closes[reported:]:
                 lines.append(f"slave{number} closes: {reason}")
         return lines
 
 
-def slave_seen(reported: dict[str, str], number: int, count: int) -> int:
-    """Return the number of reported closes of a slave, and set it to `count`."""
-    before = int(reported.get(f"closes {number}", "0"))
-    reported[f"closes {number}"] = str(count)
-    return min(before, count)
-
-
 def _grouped(results: list[tuple[str, int, str]]) -> list[str]:
+    """Return a line for all results with the same code and time. `results`: code, milliseconds, queue offset."""
     lines: list[str] = []
     while results:
         code, after_ms, first = results[0]

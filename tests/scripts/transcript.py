@@ -4,7 +4,7 @@
     ----
     SEND_OK queue offsets 0..2
 
-A test runs the commands and compares the results; `pytest … --rewrite` writes the transcripts again; review the diff.
+A test runs the commands and compares the results; `pytest … --rewrite` updates the transcripts; review the diff.
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def replay(text: str, run: Callable[[str], list[str]]) -> str:
-    """Run a script and return it with the actual results. `run` runs one command and returns its results."""
+    """Run a script and return it with the actual results. `run`: runs one command and returns its results, in lines."""
     blocks = []
     for block in re.split(r"\n{2,}", text.strip()):
         commands = [line for line in block.split("----")[0].strip().splitlines() if line]
@@ -32,10 +32,10 @@ def parse(line: str) -> tuple[str, list[str], dict[str, str]]:
 
 
 def check(script: Path, run: Callable[[str], list[str]], *, rewrites: bool) -> None:
-    """Assert that a script has the actual results, or write it again with them."""
+    """Assert that a script has the actual results, or write them to it."""
     text = script.read_text(encoding="utf-8")
-    found = replay(text, run)
+    actual = replay(text, run)
     if rewrites:
-        script.write_text(found, encoding="utf-8")
+        script.write_text(actual, encoding="utf-8")
     else:
-        assert found == text
+        assert actual == text

@@ -1,4 +1,4 @@
-"""Replay of a lake to a topic, and to the store of a fresh slave."""
+"""Replay of a lake to a topic, and to the store of a new slave."""
 
 import json
 import re
@@ -52,11 +52,11 @@ def test_lake_becomes_the_store_of_a_fresh_slave_that_copies_only_the_rest(
     again = replay_to_store(spark, lake, "broker-a", slave.store, segment_bytes=SEGMENT_BYTES)
     assert again.skipped == again.total == done.total
     send(names, numbered("Orders", 700, 720))
-    given = master.node.store.log.written_end - log_end
+    copied_bytes = master.node.store.log.written_end - log_end
     slave.start()
     tandemq_pair.wait_until(slave.is_registered)
     tandemq_pair.wait_in_sync()
-    assert 0 < given < SEGMENT_BYTES
+    assert 0 < copied_bytes < SEGMENT_BYTES
     assert slave.node.store.log.start == 0
     assert slave.node.store.queues["Orders", 0].max_offset == master.node.store.queues["Orders", 0].max_offset
     assert slave.node.store.queues["Orders", 0].min_offset == 0
@@ -65,7 +65,7 @@ def test_lake_becomes_the_store_of_a_fresh_slave_that_copies_only_the_rest(
 
 
 @pytest.mark.tandemq(**SMALL)
-def test_lake_with_missing_records_gives_no_log(
+def test_lake_with_missing_records_is_written_to_no_store(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
     names, lake = tandemq_broker.name_servers, tmp_path / "lake"
@@ -100,13 +100,13 @@ def test_replay_to_a_topic_resumes_from_its_progress_file(
     assert (first.body, first.key, first.properties["who"]) == (big, "k", "me")
     again = replay_to_topic(spark, lake, options, where="topic = 'Orders'", noted=note)
     assert (again.rows, again.skipped, again.total) == (0, done.total, done.total)
-    for given, condition, says in (
+    for other_options, condition, reason in (
         ({"nameServer": names, "topic": "Other"}, "topic = 'Orders'", 'its topic is "Again", not "Other"'),
         ({"nameServer": names}, "topic = 'Orders'", 'its topic is "Again", not null'),
         (options, None, "its where is \"topic = 'Orders'\", not null"),
     ):
-        with pytest.raises(ConfigError, match=re.escape(f"{note} is the note of another replay: {says}")):
-            replay_to_topic(spark, lake, given, where=condition, noted=note)
+        with pytest.raises(ConfigError, match=re.escape(f"{note} is the note of another replay: {reason}")):
+            replay_to_topic(spark, lake, other_options, where=condition, noted=note)
     note.write_text(json.dumps({"lake": "elsewhere", "sent": []}))
     with pytest.raises(ConfigError, match="is not the note of a replay"):
         replay_to_topic(spark, lake, options, noted=note)
@@ -185,13 +185,15 @@ def test_system_topics_are_excluded_and_counted_unless_requested(
         make_topic(names, topic, 1)
     send(names, [*numbered("Orders", 0, 5), Message("Orders", b"5", delay_level=18), Message("%RETRY%g", b"3")])
     archive(spark, tandemq_broker.broker().store, lake)
-    same = replay_to_topic(spark, lake, {"nameServer": names})
-    assert (same.rows, same.left_out) == (6, {SCHEDULE_TOPIC: 1})
+    to_same_topics = replay_to_topic(spark, lake, {"nameServer": names})
+    assert (to_same_topics.rows, to_same_topics.left_out) == (6, {SCHEDULE_TOPIC: 1})
     assert bodies(spark, names, "Orders") == sorted([*range(5), *range(5)])
-    one = replay_to_topic(spark, lake, {"nameServer": names, "topic": "One"})
-    assert (one.rows, one.left_out) == (5, {SCHEDULE_TOPIC: 1, "%RETRY%g": 1})
-    all_of_it = replay_to_topic(spark, lake, {"nameServer": names, "topic": "All"}, also=[SCHEDULE_TOPIC, "%RETRY%g"])
-    assert (all_of_it.rows, all_of_it.left_out) == (7, {})
+    to_one_topic = replay_to_topic(spark, lake, {"nameServer": names, "topic": "One"})
+    assert (to_one_topic.rows, to_one_topic.left_out) == (5, {SCHEDULE_TOPIC: 1, "%RETRY%g": 1})
+    with_system_topics = replay_to_topic(
+        spark, lake, {"nameServer": names, "topic": "All"}, also=[SCHEDULE_TOPIC, "%RETRY%g"]
+    )
+    assert (with_system_topics.rows, with_system_topics.left_out) == (7, {})
     assert bodies(spark, names, "All") == [0, 1, 2, 3, 3, 4, 5]
     with pytest.raises(ConfigError, match="brokers accept no messages for SCHEDULE_TOPIC_XXXX"):
         replay_to_topic(spark, lake, {"nameServer": names}, also=[SCHEDULE_TOPIC])
@@ -204,7 +206,7 @@ def bodies(spark: SparkSession, names: str, topic: str) -> list[int]:
 
 def test_command_refuses_contradicting_options(tmp_path: Path) -> None:
     runner = CliRunner()
-    for arguments, says in (
+    for arguments, reason in (
         ([], "give one of --to-topic, --to-same-topics and --to-store"),
         (["--to-topic", "T", "--to-store", "d"], "give one of"),
         (["--to-store", "d", "--where", "x"], "a log is written completely"),
@@ -212,7 +214,7 @@ def test_command_refuses_contradicting_options(tmp_path: Path) -> None:
     ):
         result = runner.invoke(replay, [str(tmp_path), *arguments])
         assert result.exit_code == 2
-        assert says in result.output
+        assert reason in result.output
 
 
 def test_broker_without_epochs_is_named_before_spark_starts(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@
 A producing application compares the result of each message with the frames on the wire. A consuming one finishes
 messages at once or a little later, sends some back, and checks that commits do not pass unfinished messages.
 
-An application can be killed, stopped cleanly, and started again: see `host`.
+An application can be killed, stopped cleanly, and started again (`host`).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from tandemq.client.node import ClientNode
 
 @dataclass(frozen=True, slots=True)
 class ApplicationContext:
-    """Base class of all applications. `members`: brokers by address."""
+    """What the applications of a simulation share. `members`: brokers by address."""
 
     world: World
     expected: ExpectedState
@@ -38,7 +38,7 @@ class ApplicationContext:
 
 
 class Application:
-    """See `boundary.Node`. `begin`, `act` and `lost` are what a subclass does."""
+    """Base class of applications, a `boundary.Node`. A subclass overrides `begin`, `act` and `lost`."""
 
     def __init__(self, context: ApplicationContext, name: str, ip: str, random: Random) -> None:
         """An application whose client starts with the first turn."""
@@ -64,7 +64,7 @@ class Application:
     @property
     def client(self) -> ClientNode:
         """Return the running client."""
-        assert self._node is not None, "it runs"
+        assert self._node is not None, "no client before the first turn"
         return self._node
 
     @property
@@ -82,7 +82,7 @@ class Application:
         self._is_leaving = True
 
     def killed(self) -> None:
-        """Forget the client: its process was killed, and the next turn starts another."""
+        """Drop the client, as if its process were killed; the next turn starts another one."""
         self._node = self._closing = None
         self._is_leaving = False
         self.timers = Timers()
@@ -108,25 +108,26 @@ class Application:
 
     def deadline_ms(self) -> int | None:
         """See `boundary.Node`."""
-        ours, clients = self.timers.next_ms(), self.client.deadline_ms()
-        return ours if clients is None or (ours is not None and ours < clients) else clients
+        timer_ms, client_ms = self.timers.next_ms(), self.client.deadline_ms()
+        return timer_ms if client_ms is None or (timer_ms is not None and timer_ms < client_ms) else client_ms
 
     def begin(self, client: ClientNode, now: Now) -> None:
-        """Called once for each client."""
+        """Called when a client has been created, before its first turn."""
 
     def act(self, _now: Now) -> bool:
-        """Called after each turn of the client; return whether it gave the client work."""
+        """Called after each turn of the client; return whether operations were called: the client needs a turn."""
         return False
 
     def lost(self, _address: str, _now: Now) -> None:
         """Called when the connection to a broker was lost or closed."""
 
     def after(self, delay_ms: int, now: Now, action: Callable[[Now], None]) -> None:
-        """Call an action later, unless the process ends before."""
+        """Call an action after a delay, unless the process is killed before."""
         self.timers.at(now.mono_ms + delay_ms, action)
 
 
 def _add(turn: Turn, more: Turn) -> None:
+    """Append the outputs of a second turn to the first."""
     for link, buffers in more.sends.items():
         turn.send(link, *buffers)
     turn.closes += more.closes

@@ -1,4 +1,4 @@
-"""The plan of one seed: roles, levels, settings and workload.
+"""The plan of one seed: roles, durability levels, settings and workload.
 
 Sizes are small, so that segments roll, queue files fill, timeouts pass and limits are reached within a minute.
 """
@@ -15,9 +15,7 @@ BROKER_PORT, FAST_PORT, HA_PORT, NAME_SERVER_PORT = 10911, 10909, 10912, 9876
 MALFORMED_PEER_IP = "10.0.8.91"
 DELAYS = "1s 2s 5s 10s"
 APPLICATIONS = (("p1", 0.7), ("G", 0.6), ("GT", 0.6))
-"""Clients that may be applications on the real client, and the share of seeds in which they are."""
-
-
+"""Simulated clients that an application on the real client may replace, with the share of seeds in which it does."""
 STATIC_TOPICS = 0.2
 """Share of the seeds with a static topic."""
 
@@ -30,34 +28,42 @@ class GroupPlan:
     name: str
     role: str
     flush: str
+    """The setting flushDiskType."""
     slaves: int
     copies: int
 
     @property
     def level(self) -> str:
-        """Return the level: L0 waits for nothing, L1 for the disk, L2 for a slave, L3 for both."""
+        """Return the durability level of an acknowledged message: L0 none, L1 on disk, L2 on a slave, L3 on both."""
         return f"L{(self.flush == 'SYNC_FLUSH') + 2 * (self.role == 'SYNC_MASTER')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One seed's cluster."""
+    """The cluster of one seed, its workload and its faults."""
 
     groups: tuple[GroupPlan, ...]
     name_servers: tuple[str, ...]
     base: BrokerConfig
     pace_ms: int
+    """Mean time between messages of a producer."""
     kinds: frozenset[str]
+    """Kinds of messages besides plain ones: see `draw`."""
     binary: bool
+    """Whether the first producer and consumer send binary headers."""
     suspend_ms: int
+    """How long the broker may hold a pull."""
     tag_group: bool
+    """Whether the consumer group `GT` runs, which subscribes to two tags."""
     applications: frozenset[str]
-    """Clients that are applications on the real client: producer `p1`, consumer groups `G` and `GT`."""
+    """Of producer `p1` and consumer groups `G` and `GT`, those that are applications on the real client."""
     orderly: bool
     route_poll_ms: int
     faulty_us: int
+    """Simulated time in which faults happen."""
     fault_count: int
     memory_bytes: int
+    """Memory of each broker's machine."""
     has_static_topic: bool
 
     def config(self, group: GroupPlan, broker_id: int) -> BrokerConfig:
@@ -93,7 +99,7 @@ def client_ip(number: int) -> str:
 
 
 def draw(random: Random) -> Plan:
-    """Draw a plan."""
+    """Return a random plan."""
     groups = []
     for number, name in enumerate(("broker-a", "broker-b"), start=1):
         slaves = 2 if random.random() < 0.25 else 1
@@ -166,12 +172,12 @@ def draw(random: Random) -> Plan:
 
 
 def has_transactions(seed: int) -> bool:
-    """Return whether an application sends transactions in a seed: in two of ten; other seeds stay unchanged."""
+    """Return whether an application sends transactions: in two of ten seeds. Nothing is drawn for it."""
     return seed % 10 in (7, 8)
 
 
 def has_static_topic(seed: int) -> bool:
-    """Return whether a seed has a static topic; a separate generator keeps other draws unchanged."""
+    """Return whether a seed has a static topic. It has its own generator: the other draws are the same."""
     return Random(f"{seed}-static-topic").random() < STATIC_TOPICS
 
 
@@ -179,7 +185,7 @@ _SomePlan = TypeVar("_SomePlan", bound=Plan)
 
 
 def with_transactions(plan: _SomePlan, random: Random) -> _SomePlan:
-    """Return the plan with settings of transactions. Its own generator keeps the other draws of a seed as they are."""
+    """Return the plan with settings of transactions. `random`: not the plan's, so that the other draws are the same."""
     base = replace(
         plan.base,
         transaction_timeout_ms=random.choice((500, 2_000)),

@@ -1,15 +1,16 @@
-"""One client without input and output: builds the parts, hosts producers and consumers, runs a turn.
+"""A client without input and output: builds its parts, hosts producers and consumers, runs turns.
 
     node = ClientNode(config, Random(7), now)
     producer = node.producer(ProducerOptions(group="orders"))
     ticket = producer.send(Message("Orders", b"42"), now)
     turn = node.turn(received, events, now)          and so on, until ticket.done
 
-It implements `boundary.Node`: a shell drives it once per turn of its loop, and after each call of an operation, whose
-bytes are sent with the next turn. The asyncio client is such a shell; the simulator is another.
+It implements `boundary.Node`. A shell runs a turn whenever its loop wakes, and after each call of an operation, since
+the next turn returns the operation's requests. The asyncio client is such a shell; the simulator is another.
 
 Heartbeats are requests, and a broker that does not respond is down. A heartbeat is sent every `heartbeat_ms`, as the
-first request on every new connection, and to a broker that owes a response and has been silent for `silence_probe_ms`.
+first request on every new connection, and to a broker that has not responded to a request and has sent nothing for
+`silence_probe_ms`.
 Masters get the heartbeats of producers and consumers, slaves only those of clients with consumers.
 
 Source: docs/reference/requests.md, "group membership"; RocketMQ MQClientInstance.
@@ -73,15 +74,16 @@ from tandemq.model.topic import GROUP_CHARACTERS_MAX
 log = logging.getLogger(__name__)
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 TRACE_PRODUCER = "_INNER_TRACE_PRODUCER"
-"""Start of the groups of producers of traces."""
+"""Prefix of the groups of producers that send traces."""
 FLIGHT_CHECK_MS = 10
+"""Time between checks for messages in flight, while the client is closed."""
 
 
 class ClientNode:
     """A client; see `boundary.Node`."""
 
     def __init__(self, config: ClientConfig, random: Random, now: Now, storage: OffsetStorage | None = None) -> None:
-        """Not connected. `storage`: keeps the offsets of broadcasting groups; by default in memory."""
+        """Create a client without connections. `storage`: for offsets of broadcasting groups; by default in memory."""
         self.config = config
         self.timers = Timers()
         self.remoting = RemotingClient(config, self.timers)
@@ -97,7 +99,7 @@ class ClientNode:
         self._consumers: dict[str, PushConsumerCore] = {}
         self._pullers: dict[str, PullConsumerCore] = {}
         self._traces: dict[str, TraceDispatcher] = {}
-        """By the group of their producer."""
+        """By the producer group that sends their traces."""
         self._is_closed = False
         self._connect_parts(now)
         self._start_timers(now)
@@ -150,9 +152,9 @@ class ClientNode:
         return dispatcher
 
     def transactions(self, producer: ProducerCore) -> TransactionCore:
-        """Return the transactions of a producer of this client; from now on brokers may ask it for outcomes."""
+        """Return the transactions of a producer of this client; brokers send it transaction checks from now on."""
         group = producer.options.group
-        assert self._producers.get(group) is producer, "it is one of this client"
+        assert self._producers.get(group) is producer, "a producer of this client"
         if group not in self._transactions:
             self._transactions[group] = TransactionCore(
                 producer, self.remoting, self.routes, self.runner, self.timers, self._keys
@@ -160,7 +162,7 @@ class ClientNode:
         return self._transactions[group]
 
     def _take_check(self, address: str, command: Command, now: Now) -> Command | None:
-        """Handle a broker's question for the outcome of a transaction; the answer is a request of its own."""
+        """Handle a transaction check of a broker; the outcome is sent in a request of its own."""
         try:
             message = decode_message(command.body, 0, len(command.body))
         except ProtocolError as error:
@@ -175,8 +177,8 @@ class ClientNode:
         return command.answer(ResponseCode.SUCCESS)
 
     @property
-    def _is_asked(self) -> bool:
-        """Whether brokers send requests to this client, so that each has to know it all the time."""
+    def _receives_requests(self) -> bool:
+        """Whether brokers send requests to this client, so that each must have its heartbeat at all times."""
         return bool(self._consumers or self._transactions) or self.requester.is_used
 
     def push_consumer(self, options: ConsumerOptions, now: Now) -> PushConsumerCore:
@@ -201,10 +203,10 @@ class ClientNode:
         return consumer
 
     def inner_producer(self) -> ProducerCore:
-        """Return the producer of consumers, for messages that they send back and for replies."""
+        """Return the producer that consumers use to send messages back, and for replies."""
         inner = self._producers.get(INNER_PRODUCER)
         if inner is None:
-            # A message that it cannot send at once stays with the consumer, which delivers it again.
+            # No retries: a message that cannot be sent back at once stays with the consumer, which delivers it again.
             inner = self.producer(ProducerOptions(group=INNER_PRODUCER, retry_ms=0))
         return inner
 
@@ -264,8 +266,8 @@ class ClientNode:
 
     def deadline_ms(self) -> int | None:
         """See `boundary.Node`."""
-        timer, request = self.timers.next_ms(), self.remoting.next_ms()
-        return request if timer is None or (request is not None and request < timer) else timer
+        timer_ms, request_ms = self.timers.next_ms(), self.remoting.next_ms()
+        return request_ms if timer_ms is None or (request_ms is not None and request_ms < timer_ms) else timer_ms
 
     # Heartbeats.
 
@@ -327,25 +329,26 @@ class ClientNode:
             self._send_heartbeat(address, now)
 
     def _on_route_change(self, route: TopicRoute, now: Now) -> None:
-        """Reconnect to the listed brokers that are down. Send a heartbeat to new ones at once if brokers ask this
-        client; other producers connect with their first message."""
+        """Reconnect to the listed brokers that are down. Send a heartbeat to new ones at once if brokers send requests
+        to this client; other clients connect with their first message."""
         for group in route.brokers.values():
             for address in group.members.values():
                 self.remoting.keep_reconnecting(address, now)
-                if self._is_asked and not self.remoting.is_open(address):
+                if self._receives_requests and not self.remoting.is_open(address):
                     self._send_heartbeat(address, now)
 
     def _on_active(self, address: str, now: Now) -> None:
         """Send a heartbeat to a broker that has become active, before messages are pulled from it."""
-        if self._is_asked and not self.remoting.is_down(address):
+        if self._receives_requests and not self.remoting.is_down(address):
             self._send_heartbeat(address, now)
-        self._is_up(address, now)
+        self._resume(address, now)
 
     def _on_recovered(self, address: str, now: Now) -> None:
         self.routes.recovered(address, now)
-        self._is_up(address, now)
+        self._resume(address, now)
 
-    def _is_up(self, address: str, now: Now) -> None:
+    def _resume(self, address: str, now: Now) -> None:
+        """Retry waiting messages at a broker that is up again, and commit offsets."""
         if self.routes.name_of(address) is not None:
             for producer in self._producers.values():
                 producer.address_up(address)
@@ -355,7 +358,7 @@ class ClientNode:
     # Close.
 
     def close(self, now: Now) -> Ticket[None]:
-        """Commit, leave all groups, close all connections; settled when the brokers have responded or timed out."""
+        """Commit offsets, leave all groups, close all connections; settled when brokers have responded or timed out."""
         return self.runner.start(self._closing(), now)
 
     def _closing(self) -> Steps[None]:
@@ -404,4 +407,4 @@ class ClientNode:
 
 
 def _ignore(_answer: Answer, _now: Now) -> None:
-    """Ignore the response to a heartbeat; silence closes the connection by itself."""
+    """Ignore the response to a heartbeat; without one the connection is closed (`RemotingClient.expire`)."""

@@ -1,4 +1,4 @@
-# Records stored again in other queues: delivered after a delay or at a time, with another topic and other properties.
+# Records that are stored again in other queues: delivered delayed and timed messages, and changed copies.
 
 cdef enum:
     ADDED_BYTES_MAX = 96
@@ -14,9 +14,9 @@ cdef struct Moved:
 
 
 cdef bint read_moved(Text properties, Text dropped, Text pair, Moved *moved, unsigned char *to) noexcept:
-    """Copy the properties but the one that is dropped to `to`; False if they are not as a broker writes them.
+    """Copy all properties but the dropped one to `to`; return False if a broker would not have written them so.
 
-    Notes whether `pair` is one of them.
+    Sets the fields of `moved`; `has_pair`: whether `pair` is one of the properties.
     """
     cdef Bytes at = properties.data
     cdef Bytes end = properties.data + properties.size
@@ -63,6 +63,7 @@ cdef bint read_moved(Text properties, Text dropped, Text pair, Moved *moved, uns
 
 
 cdef bint read_queue_id(Text text, int64_t *number) noexcept:
+    """Parse a decimal queue id of at most 9 digits; return False if the text is none."""
     cdef Py_ssize_t at
     number[0] = 0
     if not 0 < text.size < 10:
@@ -207,6 +208,7 @@ def move_records(
 
 
 cdef bint is_one_of(Text name, tuple names):
+    """Whether a name is one of `names`, which are bytes."""
     cdef bytes other
     for other in names:
         if is_named(name.data, name.size, PyBytes_AS_STRING(other), PyBytes_GET_SIZE(other)):
@@ -215,9 +217,9 @@ cdef bint is_one_of(Text name, tuple names):
 
 
 cdef int copy_properties(Text properties, tuple dropped, uint64_t *seen, tuple defaults, Buffer *kept) except -1:
-    """Copy the properties that are not dropped; False if they are not as a broker writes them.
+    """Copy the properties that are not dropped; return False if a broker would not have written them so.
 
-    Sets a bit of `seen` for each of the defaults whose name occurs.
+    Sets the bit of `seen` with the index of each default whose name is among the properties.
     """
     cdef Bytes at = properties.data
     cdef Bytes end = properties.data + properties.size
@@ -253,7 +255,9 @@ cdef int copy_properties(Text properties, tuple dropped, uint64_t *seen, tuple d
     return True
 
 
-def copy_record(bytes data, changes, bytes topic, int32_t queue_id, int64_t queue_offset, int64_t store_ms, reserve_bytes):
+def copy_record(
+    bytes data, changes, bytes topic, int32_t queue_id, int64_t queue_offset, int64_t store_ms, reserve_bytes
+):
     cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     cdef Record record

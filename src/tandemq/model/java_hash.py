@@ -7,7 +7,10 @@ from functools import lru_cache
 
 
 def java_hash(text: str) -> int:
-    """Return h = 31*h + unit over the UTF-16 code units, as a signed 32-bit int. Cost: one step per character."""
+    """Return Java's hash of a text, a signed 32-bit int: h = 31 * h + unit for each UTF-16 code unit.
+
+    Cost: one step per character.
+    """
     value = 0
     for unit in text if text.isascii() else _utf16(text):
         value = (31 * value + (ord(unit) if isinstance(unit, str) else unit)) & 0xFFFFFFFF
@@ -21,12 +24,13 @@ def cached_java_hash(text: str) -> int:
 
 
 def _utf16(text: str) -> list[int]:
+    """Return the UTF-16 code units of a text."""
     raw = text.encode("utf-16-be", "surrogatepass")
     return [raw[i] << 8 | raw[i + 1] for i in range(0, len(raw), 2)]
 
 
 def java_hashes(texts: list[str]) -> list[int]:
-    """Return `java_hash` of many texts, none of them empty; for long texts at a tenth of the cost."""
+    """Return the `java_hash` of each text, of which none may be empty. Cost: a tenth of `java_hash` for long texts."""
     import numpy as np  # noqa: PLC0415  # not loaded for `tandemq --help`
 
     raws = [text.encode("utf-16-le", "surrogatepass") for text in texts]
@@ -35,8 +39,8 @@ def java_hashes(texts: list[str]) -> list[int]:
         return []
     ends = np.cumsum(lengths)
     units = np.frombuffer(b"".join(raws), dtype="<u2").astype(np.uint32)
-    places = np.repeat(ends, lengths) - 1 - np.arange(len(units))
+    exponents = np.repeat(ends, lengths) - 1 - np.arange(len(units))
     powers = np.cumprod(np.full(int(lengths.max()), 31, dtype=np.uint32), dtype=np.uint32)
-    factors = np.concatenate((np.ones(1, dtype=np.uint32), powers))[places]
+    factors = np.concatenate((np.ones(1, dtype=np.uint32), powers))[exponents]
     hashes = np.add.reduceat(units * factors, ends - lengths, dtype=np.uint32)
     return [int(value) for value in hashes.view(np.int32)]

@@ -25,7 +25,7 @@ class DataVersion:
     __slots__ = ("counter", "state_version", "timestamp")
 
     def __init__(self, timestamp: int = 0, counter: int = 0, state_version: int = 0) -> None:
-        """Create a version; 0, 0, 0 is that of a table that was never changed."""
+        """Create a version. 0, 0, 0: of a table without changes."""
         self.timestamp = timestamp
         self.counter = counter
         self.state_version = state_version
@@ -71,11 +71,11 @@ class TableOrigin(Enum):
     BACKUP = "backup"
     """The .bak, which lacks the last changes: the file is missing or damaged."""
     NONE = "none"
-    """There is neither file."""
+    """Neither file exists."""
 
 
 class StoredTable(NamedTuple):
-    """A table as it was found."""
+    """The content of a table, and where it was read from."""
 
     content: dict[str, Any]
     origin: TableOrigin
@@ -86,43 +86,43 @@ _HINT = "restore the file from a backup, or delete it and its .bak to begin with
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableFile:
-    """The file of a table, as the module of the table declares it.
+    """The file of a table, declared in the module that owns the table.
 
-    A table is replaced as a whole, and even an empty one is an object. So an empty file is damage, like one that was
-    cut and one with the content of another table. If the file is missing or damaged, its .bak is used, with an ERROR
-    in the log; if there are files and none can be read, the broker does not start, unless the table can be rebuilt.
+    The file has a JSON object, even for an empty table: an empty file is damaged, as is a truncated one or one with the
+    content of another table. If the file is missing or damaged, its .bak is used, with an ERROR in the log. If neither
+    can be read, but one exists, the broker does not start, unless the table can be rebuilt.
     """
 
     name: str
-    """Below `config/`."""
+    """File name in `config/`."""
     check: Callable[[dict[str, Any]], object] | None = None
-    """Raises StoreDamaged, ProtocolError or what unexpected values raise for content of another kind."""
+    """Raises one of `_UNREADABLE` if the content is not that of this table."""
     loss: str = ""
-    """What changes that the .bak lacks mean for users, for the log."""
+    """Effect on users if the .bak lacks the last changes, for the log."""
     hint: str = _HINT
     """What to do if neither file can be read."""
     rebuilt: str = ""
-    """What happens without the table, for the log, if it can be rebuilt."""
+    """How a table without a readable file is rebuilt, for the log; "": it cannot be."""
 
     @property
     def path(self) -> str:
-        """The file below the store directory."""
+        """Path of the file in the store directory."""
         return f"config/{self.name}"
 
     @property
     def backup(self) -> str:
-        """The .bak below the store directory."""
+        """Path of the .bak in the store directory."""
         return f"config/{self.name}.bak"
 
     def load(self, disk: Disk) -> dict[str, Any]:
-        """Return the content; {} if there is none. Errors as for `read`."""
+        """Return the content; {} if neither file exists. Errors as for `read`."""
         return self.read(disk).content
 
     def read(self, disk: Disk) -> StoredTable:
-        """Return the table.
+        """Return the content and its origin.
 
         Raises:
-            StoreDamaged: there are files, none can be read, and the table cannot be rebuilt.
+            StoreDamaged: neither file can be read, one exists, and the table cannot be rebuilt.
         """
         try:
             return self._read(disk)
@@ -133,20 +133,20 @@ class TableFile:
             return StoredTable({}, TableOrigin.NONE)
 
     def _read(self, disk: Disk) -> StoredTable:
-        found = disk.read(self.path)
-        before = disk.read(self.backup)
-        if found is None and before is None:
+        data = disk.read(self.path)
+        backup = disk.read(self.backup)
+        if data is None and backup is None:
             return StoredTable({}, TableOrigin.NONE)
         problem = f"{self.path} is missing"
-        if found is not None:
+        if data is not None:
             try:
-                return StoredTable(self._decoded(found), TableOrigin.FILE)
+                return StoredTable(self._decoded(data), TableOrigin.FILE)
             except _UNREADABLE as error:
                 problem = f"{self.path} is damaged: {error}"
-        if before is None:
+        if backup is None:
             raise StoreDamaged(f"{problem}; there is no {self.backup}", hint=self.hint)
         try:
-            content = self._decoded(before)
+            content = self._decoded(backup)
         except _UNREADABLE as error:
             raise StoreDamaged(f"{problem}; {self.backup} is damaged too: {error}", hint=self.hint) from error
         log.error(
@@ -168,24 +168,24 @@ class TableFile:
         return value
 
     def save(self, disk: Disk, value: dict[str, Any]) -> None:
-        """Replace the table; its previous content becomes the .bak."""
+        """Write a table, whose previous content becomes the .bak. Blocking: two syncs."""
         self.write(disk, encode_table(value))
 
     def write(self, disk: Disk, data: bytes) -> None:
-        """Replace the file's content, which becomes the .bak. Blocking: two syncs."""
-        before = disk.read(self.path)
-        if before == data:
+        """Write the content that `encode_table` returned; otherwise as `save`. Does nothing if the file has it."""
+        previous = disk.read(self.path)
+        if previous == data:
             return
         disk.replace(self.path, data)  # before the .bak, so that one of the two is valid at any time
-        if before is not None and _seems_whole(before):
-            disk.replace(self.backup, before)
+        if previous is not None and _seems_whole(previous):
+            disk.replace(self.backup, previous)
 
 
 def require(table: dict[str, Any], key: str) -> None:
-    """Check that a table has a key which every table of its kind has.
+    """Check that the content of a file has a key that its table always has.
 
     Raises:
-        StoreDamaged: it has not.
+        StoreDamaged: the key is missing.
     """
     if key not in table:
         raise StoreDamaged(f"there is no {key!r} in it: it is another table, or a part of one")
@@ -197,6 +197,6 @@ def encode_table(value: dict[str, Any]) -> bytes:
 
 
 def _seems_whole(data: bytes) -> bool:
-    """Whether content begins and ends as a table does: a file that was cut or zeroed must not become the .bak."""
+    """Whether content begins and ends as a JSON object does: a truncated or zeroed file must not become the .bak."""
     text = data.strip()
     return text.startswith(b"{") and text.endswith(b"}")

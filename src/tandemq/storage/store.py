@@ -34,7 +34,7 @@ from tandemq.storage.log.scan import DamagedRange
 
 log = logging.getLogger(__name__)
 FIRST_READ_BYTES = 4096
-"""Number of bytes that are read of a record whose size is not known: most records are whole then."""
+"""Number of bytes read first of a record of unknown size; most records are smaller."""
 _TRANSACTION_BITS = 0xC
 _DELETED = "DELETED_TOPIC"
 """Property of a record of `DELETION_TOPIC`: the name of the deleted topic."""
@@ -54,29 +54,29 @@ class StoreConfig:
     delays_ms: tuple[int, ...]
     boot_id: str = ""
     without_queues: frozenset[str] = frozenset()
-    """Topics whose records are entered in no queue: their queues have a format that is not supported."""
+    """Topics whose records get no queue entries: the format of their queues is not supported."""
 
 
 class RecordBatch(NamedTuple):
-    """Contiguous records for the log's end, within one file, and their staged queue entries."""
+    """Contiguous records to append to the log, within one file, whose queue entries are staged."""
 
     log_offset: int
     data: Buffer
     queues: list[ConsumeQueue]
-    """Queues of which these records staged the first entries since the last commit."""
+    """Queues that had no staged entry before these records."""
     keys: bytes
-    """Packed (`engine.KEY_ROW`)."""
+    """Keys of the records, packed (`engine.KEY_ROW`)."""
     store_ms: int
     """Store time of the last record, 0 if there is none."""
 
 
 class FlushJob(NamedTuple):
-    """Sync of log files; after it the log below `end` is on the device."""
+    """Syncs log files; afterwards the log before offset `end` is on the device."""
 
     files: list[File]
     end: int
     truncations: int = 0
-    """Value of `CommitLog.truncations` when the job was created; if it has changed, the result is void."""
+    """Value of `CommitLog.truncations` when the job was created; if it has changed, the job has no effect."""
 
     def run(self) -> None:
         """Sync the files; blocking.
@@ -100,7 +100,7 @@ class Store:
         self._queue_files = QueueFiles(disk)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.without_queues = set(config.without_queues)
-        """See `StoreConfig`; the owner changes it with its topics."""
+        """See `StoreConfig`; the broker changes it with its topics."""
         self.dirty_queues: dict[ConsumeQueue, None] = {}
         """Queues with entries not yet written, in the order in which they will be written."""
         self.marks = Marks(boot_id=config.boot_id)
@@ -116,17 +116,18 @@ class Store:
         self.touched: list[ConsumeQueue] = []
         """Queues with staged entries."""
         self._staged_keys = bytearray()
-        """Keys of the appended records, packed (`engine.KEY_ROW`)."""
+        """Keys of the records appended since the last commit, packed (`engine.KEY_ROW`)."""
         self._staged_ms = 0
+        """Store time (ms) of the last appended record that has one."""
         self._woken: list[ConsumeQueue] = []
         """Queues with held pulls that got messages; the long polling service empties the list."""
         self._deleted_until = 0
-        """Log offset behind the last record of a deletion; 0 once it is on the device, as the marks say."""
+        """Log offset after the last record of a deletion; 0 once that record is on the device."""
         self._on_dropped: list[Callable[[str], None]] = []
         self._load_queues()
 
     def watch_drops(self, on_dropped: Callable[[str], None]) -> None:
-        """Have a function called with each topic whose queues are deleted: queues that it holds are no longer valid."""
+        """Call a function with each topic whose queues are deleted: its `ConsumeQueue` objects are no longer valid."""
         self._on_dropped.append(on_dropped)
 
     def _load_queues(self) -> None:
@@ -137,7 +138,7 @@ class Store:
 
     @property
     def has_records(self) -> bool:
-        """Whether the log has any."""
+        """Whether the log has records."""
         return self.log.written_end > self.log.start
 
     # Queues.
@@ -151,17 +152,17 @@ class Store:
         return found
 
     def delete_topic(self, topic: str, store_ms: int) -> None:
-        """Write a record of a topic's deletion, then delete its queues. Nothing else may wait for `commit`.
+        """Write a record of a topic's deletion, then delete its queues. Nothing else may be appended and not committed.
 
-        Behind the record no walk of the log, on no replica, enters the earlier records of the topic again.
+        Because of the record, recovery and replicas create no queue entries for the topic's earlier records.
 
         Raises:
-            DiskFull, DiskFailed: the record is not written, and the topic keeps its queues.
+            DiskFull, DiskFailed: the record was not written, and the topic keeps its queues.
         """
-        assert not (self.touched or self._staged_keys), "the deletion is behind all messages before it"
-        nowhere = bytes(8)
-        named = encode_properties({_DELETED: topic}).encode()
-        message = NewMessage(b"", named, 0, _ROLLBACK, store_ms, nowhere, store_ms, nowhere, 0)
+        assert not (self.touched or self._staged_keys), "all appended messages must be committed before a deletion"
+        no_host = bytes(8)
+        properties = encode_properties({_DELETED: topic}).encode()
+        message = NewMessage(b"", properties, 0, _ROLLBACK, store_ms, no_host, store_ms, no_host, 0)
         raw = self.log.encode(DELETION_TOPIC, 0, 0, message)
         self.append(RecordBatch(self.log.end, raw, [], b"", store_ms))
         self.commit()
@@ -175,7 +176,10 @@ class Store:
         self.save_marks()
 
     def _drop_recorded(self, topic: str, log_end: int) -> None:
-        """Delete a topic's queues. Until `log_end` is on the device a start rebuilds all: the record can be lost."""
+        """Delete the queues of a topic whose deletion record ends at `log_end` or before.
+
+        Until the log up to `log_end` is on the device, a start rebuilds all queues, since the record can be lost.
+        """
         if self.marks.entries != REBUILDING:
             self.marks.entries = REBUILDING
             self.sync_marks()
@@ -193,12 +197,13 @@ class Store:
             on_dropped(topic)
 
     def _deleted_in_copy(self, properties: bytes) -> None:
-        """Follow the deletion of a topic at the master, whose record is in the piece that is being appended."""
+        """Delete the queues of a topic whose deletion record is in the bytes being appended by a slave."""
         topic = deleted_topic(properties)
         if topic is not None:
-            self._drop_recorded(topic, self.log.end + 1)
+            self._drop_recorded(topic, self.log.end + 1)  # a sync beyond that offset covers the whole piece
 
     def _deleted_in_walk(self, properties: bytes) -> None:
+        """Delete the queues of a topic whose deletion record recovery or repair has read."""
         if (topic := deleted_topic(properties)) is not None:
             self._drop_queues(topic)
 
@@ -258,8 +263,8 @@ class Store:
         return AppendMessageResult(queue_offset, log_offset, len(data))
 
     def append(self, batch: RecordBatch) -> None:
-        """Append records whose entries are staged in their queues; the only way into the log."""
-        assert batch.log_offset == self.log.end, "records state their log offset"
+        """Append records whose entries are staged in their queues; all records of the log are appended here."""
+        assert batch.log_offset == self.log.end, "the records contain the log offset that they were encoded for"
         self.log.append(batch.data)
         self.touched += batch.queues
         self._staged_keys += batch.keys
@@ -275,16 +280,16 @@ class Store:
         return tags_code(properties)
 
     def append_copy(self, data: Buffer) -> None:
-        """Append a verified piece of the master's log: whole records, perhaps with a blank at the end, in one file."""
+        """Append verified bytes of the master's log: whole records, perhaps a blank after them, within one file."""
         found = stage_records(data, self._queue_for, self.entry_code, self._deleted_in_copy)
         self.append(RecordBatch(self.log.end, data, self._present(found.queues), found.keys, found.store_ms))
 
     def _present(self, queues: list[ConsumeQueue]) -> list[ConsumeQueue]:
-        """Return the queues without those that were deleted since."""
+        """Return the queues that have not been deleted since."""
         return [queue for queue in queues if self.queues.get((queue.topic, queue.queue_id)) is queue]
 
     def _queue_for(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
-        """Return the queue that a record names; None if there can be no such queue."""
+        """Return the queue of a record, created if needed; None if its name is invalid or its topic has no queues."""
         name = topic.decode("utf-8", "replace")
         found = self.queues.get((name, queue_id))
         if found is not None:
@@ -326,11 +331,11 @@ class Store:
         if self.index is not None and self.index.waiting >= PENDING_MAX:
             try:
                 self.index.absorb()
-            except StoreError as error:  # the messages are stored; only their keys stay in memory
+            except StoreError as error:  # the messages are stored; their keys wait in memory for the next flush
                 log.warning("index: %d keys wait for the disk: %s", self.index.waiting, error)
 
     def dispatch_found(self, record: Record) -> None:
-        """Dispatch a record found in the log by recovery or repair; harmless if it was dispatched before."""
+        """Dispatch a record that recovery or repair found in the log; no effect if it was dispatched before."""
         topic = record.topic.decode("utf-8", "replace")
         transaction = record.sys_flag & _TRANSACTION_BITS
         self.last_store_ms = record.store_ms
@@ -378,7 +383,7 @@ class Store:
         return found
 
     def _is_unfit(self, topic: str, queue_id: int) -> bool:
-        """Whether topic or queue id are invalid: the topic names a directory, and a record may be damaged or forged."""
+        """Whether a queue must not be created: a damaged or forged record may have a topic that is no file name."""
         return (topic, queue_id) not in self.queues and (queue_id < 0 or topic_name_error(topic) is not None)
 
     # Reading.
@@ -398,12 +403,13 @@ class Store:
         return data if not isinstance(record, str) and record.log_offset == log_offset else None
 
     def queued_record_at(self, log_offset: int) -> tuple[Record, bytes] | None:
-        """Return the message at a log offset that a client names, and its bytes; None if no message begins there.
+        """Return the message at a log offset that a client sent, and its bytes; None if no message begins there.
 
-        A body may contain the bytes of a record that states its own log offset. A message is therefore only what the
-        consume queue that it states points to: not a record without an entry, as of a deleted topic or of a topic in
-        `without_queues`. Cost: reads FIRST_READ_BYTES, topic and properties, and a queue entry, and the record if the
-        entry points to it: any bytes may state the largest size.
+        A client may have sent a body with the bytes of a forged record. The record must therefore have an entry in its
+        queue, which records of deleted topics and of topics in `without_queues` have not.
+
+        Cost: reads FIRST_READ_BYTES, topic and properties, and a queue entry. The whole record is read only if the
+        entry points to it, since forged bytes may state the maximum size.
         """
         try:
             first = self.log.read(log_offset, FIRST_READ_BYTES)
@@ -417,7 +423,7 @@ class Store:
     def _queued_size(self, log_offset: int, first: bytes) -> int:
         """Return the size of the record at a log offset; 0 if there is none, or no queue entry points to it.
 
-        `first`: the bytes there, at least a header's if there are so many.
+        `first`: the first bytes there, with the whole header unless the log ends before.
 
         Raises:
             OffsetGone: the offset was deleted.
@@ -455,7 +461,7 @@ class Store:
         return 0 if isinstance(record, str) else record.store_ms
 
     def record_of(self, queue: ConsumeQueue, queue_offset: int) -> tuple[Record, bytes] | None:
-        """Return the record of a queue entry, and its bytes; None for a hole, and if entry or record is damaged.
+        """Return the record of a queue entry, and its bytes; None if the entry is a placeholder, or damage is found.
 
         Checks structure, log offset, topic, queue and queue offset, but no checksums. Cost: reads the record.
         """
@@ -464,8 +470,8 @@ class Store:
         record = parse_record(data, 0, len(data)) if data is not None else "none"
         if data is None or isinstance(record, str):
             return None
-        named = record.size, record.queue_id, record.queue_offset, record.topic
-        return (record, data) if named == (size, queue.queue_id, queue_offset, queue.topic.encode()) else None
+        stated = record.size, record.queue_id, record.queue_offset, record.topic
+        return (record, data) if stated == (size, queue.queue_id, queue_offset, queue.topic.encode()) else None
 
     def stored_ms(self, queue: ConsumeQueue, queue_offset: int) -> int:
         """Return the store time (ms) of a message of a queue, 0 if it cannot be read."""
@@ -473,7 +479,7 @@ class Store:
         return found[0].store_ms if found is not None else 0
 
     def take_last_time(self) -> None:
-        """Set the store time of the last record from the entry of its queue, after a recovery that read no records."""
+        """Set `last_store_ms` from the newest queue entry, after a recovery that read no records."""
         queue = max(self.queues.values(), key=lambda known: known.last_log_end, default=None)
         if queue is not None and queue.max_offset > queue.min_offset:
             self.last_store_ms = self.stored_ms(queue, queue.max_offset - 1)
@@ -481,7 +487,7 @@ class Store:
     def offset_by_time(self, queue: ConsumeQueue, wall_ms: int, *, upper: bool = False) -> int:
         """Return the queue offset of the first message stored at or after a time (`upper`: the last at or before it).
 
-        The max offset if all are earlier, the min offset if all are later. Messages that cannot be read are skipped.
+        If all are earlier, the max offset; if all are later, the min offset. Unreadable messages are skipped.
         Cost: reads log2(n) records.
         """
         low, high = queue.min_offset, queue.max_offset
@@ -493,11 +499,11 @@ class Store:
         return max(queue.min_offset, low - 1) if upper else low
 
     def entries(self, queue: ConsumeQueue, queue_offset: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (log offset, size, tags code) of up to `count` entries; plain tuples, as unpacked for pulls."""
+        """Yield log offset, size and tags code of up to `count` entries of a queue."""
         return QUEUE_ENTRY.iter_unpack(queue.read(queue_offset, count))
 
     def drop_first_segment(self) -> None:
-        """Delete the oldest commit log file, and queue and index files with entries of its records only."""
+        """Delete the oldest commit log file, and the queue and index files that have only entries of its records."""
         start = self.log.drop_first_segment()
         for queue in self.queues.values():
             queue.correct_min(start)
@@ -509,14 +515,14 @@ class Store:
     def begin_flush(self) -> FlushJob | None:
         """Return a job that syncs the log up to its current end; None if it is synced, or if a sync failed before.
 
-        After a failed sync, the next one would report success without having written the pages that failed.
+        After a failed sync, another one would report success although the kernel dropped pages without writing them.
         """
         if self.log.flushed_offset >= self.log.written_end or self.log.refused is not None:
             return None
         return FlushJob(self.log.files_to_sync(), self.log.written_end, self.log.truncations)
 
     def end_flush(self, job: FlushJob) -> None:
-        """Record that a job succeeded."""
+        """Set the log's flushed offset after a job has succeeded."""
         if job.truncations != self.log.truncations:
             return
         self.log.flushed_offset = max(self.log.flushed_offset, job.end)
@@ -579,7 +585,7 @@ class Store:
         return paths
 
     def synced_up_to(self, log_offset: int) -> None:
-        """Record that log, queues and index below `log_offset` are on the device."""
+        """Set the synced mark: log, queues and index before `log_offset` are on the device."""
         self.marks.synced = max(self.marks.synced, log_offset)
         self.save_marks()
 
@@ -597,12 +603,12 @@ class Store:
         return sum(queue.max_offset for queue in self.queues.values())
 
     def checkpoint(self, store_ms: int) -> Checkpoint:
-        """Return RocketMQ's checkpoint, for use once records up to `store_ms` and their queue entries are synced."""
+        """Return RocketMQ's checkpoint. The records up to `store_ms` and their queue entries must be synced."""
         index_ms = self.index.last_full_ms() if self.index is not None else 0
         return Checkpoint(store_ms, store_ms, index_ms, 0, self.log.flushed_offset)
 
     def close(self, *, clean: bool = True) -> None:
-        """Write and sync everything. `abort` is deleted only if that succeeded and no write has failed before."""
+        """Write and sync everything, then delete `abort`. Does nothing unless `clean`, or after a failed write."""
         if not clean or self.log.refused is not None:
             return
         self.flush()
@@ -622,11 +628,11 @@ class Store:
 
 
 def deleted_topic(properties: bytes) -> str | None:
-    """Return the topic that a record of `DELETION_TOPIC` names; None if it names none that can be."""
+    """Return the topic that a record of `DELETION_TOPIC` names; None if it is missing or invalid."""
     topic = decode_properties(properties.decode("utf-8", "replace")).get(_DELETED, "")
     return topic if topic_name_error(topic) is None else None
 
 
 def _queue_offset(queue: ConsumeQueue, sys_flag: int) -> int:
-    """Return the queue offset of the next record of a queue; 0 if it gets no queue entry, as its sys flag says."""
+    """Return the queue offset of the next record of a queue; 0 if its sys flag means that it gets no queue entry."""
     return 0 if sys_flag & _TRANSACTION_BITS in (_PREPARED, _ROLLBACK) else queue.next_offset

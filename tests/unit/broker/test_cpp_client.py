@@ -1,4 +1,4 @@
-"""Frames of the C++ client, byte for byte: enums by position, numbers as text, missing fields.
+"""Requests of the C++ client, byte for byte: enums as their ordinals, numbers as strings, missing fields.
 
 Source: apache/rocketmq-client-cpp, HeartbeatData.h, SubscriptionData.cpp, CommandHeader.cpp, RemotingCommand.cpp.
 """
@@ -23,7 +23,7 @@ NO_CREDENTIALS = '"AccessKey":"","OnsChannel":"","Signature":""'
 
 
 def ask(broker: Harness, code: int, fields: str = "", body: bytes = b"") -> Command:
-    """Send a request of a C++ client, whose header ends with a line feed and has fields for empty credentials."""
+    """Send a request as the C++ client encodes it: the header has empty credentials and ends with a line feed."""
     header = (
         f'{{"code":{code},"extFields":{{{NO_CREDENTIALS}{fields}}},"flag":0,"language":"CPP","opaque":9,"remark":"",'
         '"version":333}\n'
@@ -46,7 +46,7 @@ def pull(broker: Harness, flags: int, subscription: str) -> Command:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Harness:
-    """TopicA with a red and a blue message."""
+    """Return a broker whose TopicA has a message with the tag red and one with the tag blue."""
     broker = Harness(tmp_path)
     broker.send("TopicA", b"one", TAGS="red")
     broker.send("TopicA", b"two", TAGS="blue")
@@ -55,10 +55,10 @@ def broker(tmp_path: Path) -> Harness:
 
 @pytest.mark.parametrize(("flags", "subscription"), [(0, ""), (4, "red")])
 def test_cpp_client_joins_its_group_and_pulls_messages(broker: Harness, flags: int, subscription: str) -> None:
-    beaten = ask(broker, Code.HEART_BEAT, body=HEARTBEAT)
-    assert (beaten.code, beaten.remark) == (ResponseCode.SUCCESS, None)
-    listed = ask(broker, Code.GET_CONSUMER_LIST_BY_GROUP, ',"consumerGroup":"cpp"')
-    assert loads(listed.body) == {"consumerIdList": ["10.0.0.2@4711"]}
+    heartbeat = ask(broker, Code.HEART_BEAT, body=HEARTBEAT)
+    assert (heartbeat.code, heartbeat.remark) == (ResponseCode.SUCCESS, None)
+    members = ask(broker, Code.GET_CONSUMER_LIST_BY_GROUP, ',"consumerGroup":"cpp"')
+    assert loads(members.body) == {"consumerIdList": ["10.0.0.2@4711"]}
     answer = pull(broker, flags, subscription)
     assert answer.code == ResponseCode.SUCCESS
     assert [message.body for message in messages_in(answer)] == [b"one"]

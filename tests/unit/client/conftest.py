@@ -1,4 +1,4 @@
-"""Run each test that is a coroutine on an event loop of its own, in asyncio's debug mode: asyncio's and uvloop's."""
+"""Runs each test that is a coroutine twice, in debug mode: on a new event loop of asyncio, and on one of uvloop."""
 
 import asyncio
 import inspect
@@ -19,7 +19,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     with asyncio.Runner(debug=True, loop_factory=LOOPS[str(pyfuncitem.callspec.params["event_loop"])]) as runner:
-        runner.run(pyfuncitem.obj(**given))
+        runner.run(pyfuncitem.obj(**arguments))
     return True

@@ -1,4 +1,4 @@
-"""Applying the database to the registry: interruption at every step, concurrent writers, refusals."""
+"""Applying the group database to the registry: interruption at every step, concurrent writers, refusals."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,7 +44,7 @@ STATIC = replace(PAIR, mode=Mode.STATIC)
 
 
 class Killed(BaseException):
-    """Raised where the task's process is killed."""
+    """Stands for the kill of the process that applies the groups."""
 
 
 class Registry:
@@ -53,11 +53,11 @@ class Registry:
     def __init__(self) -> None:
         self.tree = Tree()
         self.session = self.tree.open_session(60_000, "task", 0)
-        self.asked: list[Operation] = []
+        self.operations: list[Operation] = []
         self.before: Callable[[Operation], Outcome | None] = lambda _: None
 
     def do(self, operation: Operation) -> Outcome:
-        self.asked.append(operation)
+        self.operations.append(operation)
         return self.before(operation) or self.tree.execute(self.session, operation)
 
     def config(self, name: str) -> bytes | None:
@@ -75,8 +75,8 @@ def put(database: GroupDatabase, name: str, config: GroupConfig | None) -> None:
     database.change("main", name, lambda _: config, wall_ms=0)
 
 
-def whats(done: list[Any]) -> list[ApplyOutcome]:
-    return [each.what for each in done]
+def outcomes(applied: list[Any]) -> list[ApplyOutcome]:
+    return [group.what for group in applied]
 
 
 @spec("F02")
@@ -84,15 +84,21 @@ def test_groups_are_created_written_removed_and_left_unchanged(database: GroupDa
     registry = Registry()
     for name in ("broker-a", "broker-b"):
         put(database, name, PAIR)
-    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.CREATED] * 2
+    assert outcomes(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.CREATED] * 2
     assert registry.config("broker-a") == config_to_json(PAIR)
     assert all(group.is_applied for group in database.groups())
     put(database, "broker-a", ELECT)
-    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.WRITTEN, ApplyOutcome.UNCHANGED]
+    assert outcomes(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [
+        ApplyOutcome.WRITTEN,
+        ApplyOutcome.UNCHANGED,
+    ]
     put(database, "broker-a", None)
-    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.REMOVED, ApplyOutcome.UNCHANGED]
+    assert outcomes(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [
+        ApplyOutcome.REMOVED,
+        ApplyOutcome.UNCHANGED,
+    ]
     assert registry.config("broker-a") is None
-    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.UNCHANGED]
+    assert outcomes(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.UNCHANGED]
 
 
 def test_groups_that_are_not_in_the_database_are_left_alone(database: GroupDatabase) -> None:
@@ -103,12 +109,15 @@ def test_groups_that_are_not_in_the_database_are_left_alone(database: GroupDatab
     assert registry.config("others") == b"theirs"
 
 
-class Steps:
-    """Counts the operations of a run on registry and database, and kills it before or after one of them."""
+class KilledRun:
+    """Registry and database for a run that is killed at one of its operations on them.
 
-    def __init__(self, registry: Registry, database: GroupDatabase, at: int, *, is_done: bool) -> None:
+    `step`: number of that operation, from 1; 0: none. `is_done`: whether the kill comes after it, not before.
+    """
+
+    def __init__(self, registry: Registry, database: GroupDatabase, step: int, *, is_done: bool) -> None:
         self._registry, self._database = registry, database
-        self._left, self._is_done = at, is_done
+        self._left, self._is_done = step, is_done
 
     def _step(self, act: Callable[[], Any]) -> Any:
         self._left -= 1
@@ -150,24 +159,26 @@ def test_a_task_killed_at_any_step_is_completed_by_the_next(database: GroupDatab
         put(database, "new", ELECT)
         put(database, "changed", ELECT)
         put(database, "gone", None)
-        steps = Steps(registry, database, step, is_done=is_done)
+        run = KilledRun(registry, database, step, is_done=is_done)
         try:
-            apply_groups(steps, steps.do, wall_ms=WALL_MS)  # type: ignore[arg-type]  # the database, counted
+            apply_groups(run, run.do, wall_ms=WALL_MS)  # type: ignore[arg-type]  # stands for the database
         except Killed:
             pass
         else:
             break
         for name in ("new", "changed", "gone", "same"):
-            assert registry.config(name) in (None, config_to_json(PAIR), config_to_json(ELECT)), "never half a record"
+            assert registry.config(name) in (None, config_to_json(PAIR), config_to_json(ELECT)), (
+                "no partial configuration"
+            )
         apply_groups(database, registry.do, wall_ms=WALL_MS)
-        _check_all_carried(registry, database)
-        registry.asked.clear()
-        assert set(whats(apply_groups(database, registry.do, wall_ms=WALL_MS))) == {ApplyOutcome.UNCHANGED}
-        assert not [each for each in registry.asked if not isinstance(each, Read)]
+        _check_all_applied(registry, database)
+        registry.operations.clear()
+        assert set(outcomes(apply_groups(database, registry.do, wall_ms=WALL_MS))) == {ApplyOutcome.UNCHANGED}
+        assert not [operation for operation in registry.operations if not isinstance(operation, Read)]
     assert step > 15
 
 
-def _check_all_carried(registry: Registry, database: GroupDatabase) -> None:
+def _check_all_applied(registry: Registry, database: GroupDatabase) -> None:
     assert registry.config("new") == registry.config("changed") == config_to_json(ELECT)
     assert registry.config("same") == config_to_json(PAIR)
     assert registry.config("gone") is None
@@ -186,7 +197,7 @@ def test_an_older_configuration_never_follows_a_newer_one(database: GroupDatabas
         put(database, "broker-a", replace(PAIR, members=PAIR.members[:1]))
         left = step
 
-        def meddle(registry: Registry = registry) -> None:
+        def apply_newer(registry: Registry = registry) -> None:
             nonlocal left
             left -= 1
             if left == 0:
@@ -195,13 +206,13 @@ def test_an_older_configuration_never_follows_a_newer_one(database: GroupDatabas
                 put(database, "broker-a", ELECT)
                 apply_groups(database, registry.do, wall_ms=WALL_MS)
 
-        class Meddled(Steps):
-            def _step(self, act: Callable[[], Any], meddle: Callable[[], None] = meddle) -> Any:
-                meddle()
+        class ConcurrentRun(KilledRun):
+            def _step(self, act: Callable[[], Any], apply_newer: Callable[[], None] = apply_newer) -> Any:
+                apply_newer()
                 return act()
 
-        steps = Meddled(registry, database, 0, is_done=False)
-        apply_groups(steps, steps.do, wall_ms=WALL_MS)  # type: ignore[arg-type]  # the database, counted
+        run = ConcurrentRun(registry, database, 0, is_done=False)
+        apply_groups(run, run.do, wall_ms=WALL_MS)  # type: ignore[arg-type]  # stands for the database
         if left > 0:
             break
         assert registry.config("broker-a") == config_to_json(ELECT)
@@ -226,7 +237,7 @@ def test_an_unknown_outcome_ends_the_run_and_the_next_completes_it(database: Gro
         apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert not database.groups()[0].is_applied
     registry.before = lambda _: None
-    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [
+    assert outcomes(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [
         ApplyOutcome.UNCHANGED if happened else ApplyOutcome.CREATED
     ]
     assert database.groups()[0].is_applied
@@ -240,21 +251,21 @@ def test_refusal_of_the_registry_is_an_error(database: GroupDatabase) -> None:
         apply_groups(database, registry.do, wall_ms=WALL_MS)
 
 
-def test_a_node_that_others_write_all_the_time_is_an_error(database: GroupDatabase) -> None:
+def test_a_node_that_others_write_again_and_again_is_an_error(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
     path = config_path("main", "broker-a")
     registry.tree.execute(registry.session, Create(path, b""))
     version = 0
 
-    def meddle(operation: Operation) -> Outcome | None:
+    def write_first(operation: Operation) -> Outcome | None:
         nonlocal version
         if isinstance(operation, Write):
             registry.tree.execute(registry.session, Write(path, b"", version))
             version += 1
         return None
 
-    registry.before = meddle
+    registry.before = write_first
     with pytest.raises(RemoteError, match="all the time"):
         apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert version == 20
@@ -283,10 +294,10 @@ def test_active_broker_cannot_be_removed(database: GroupDatabase, state: GroupSt
 
 
 @pytest.mark.parametrize(
-    "then", [GroupState(4, 1, (0, 1), reader=1), GroupState(3, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1)]
+    "changed", [GroupState(4, 1, (0, 1), reader=1), GroupState(3, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1)]
 )
 def test_a_broker_that_becomes_active_just_before_the_write_is_not_removed(
-    database: GroupDatabase, then: GroupState
+    database: GroupDatabase, changed: GroupState
 ) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
@@ -294,14 +305,14 @@ def test_a_broker_that_becomes_active_just_before_the_write_is_not_removed(
     put_state(registry, GroupState(3, 0, (0, 1), reader=0))
     put(database, "broker-a", replace(PAIR, members=PAIR.members[:1]))
 
-    def begins(operation: Operation) -> Outcome | None:
+    def activate_broker(operation: Operation) -> Outcome | None:
         if isinstance(operation, Write) and operation.path == config_path("main", "broker-a"):
             registry.before = lambda _: None
-            write = Write(state_path("main", "broker-a"), state_to_json(then), 0)
+            write = Write(state_path("main", "broker-a"), state_to_json(changed), 0)
             registry.tree.execute(registry.session, write)
         return None
 
-    registry.before = begins
+    registry.before = activate_broker
     (refused,) = apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert refused.what is ApplyOutcome.REFUSED
     assert "broker 1" in refused.reason
@@ -355,18 +366,18 @@ def test_change_of_mode_is_refused_while_brokers_of_the_group_run(database: Grou
     assert "brokers 1 run in mode slave-consume" in refused.reason
     assert "stop all brokers of the group" in refused.reason
     put(database, "broker-a", replace(PAIR, members=(PAIR.members[0], replace(PAIR.members[1], weight=7))))
-    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.WRITTEN], (
-        "what is no mode may change while they run"
+    assert outcomes(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.WRITTEN], (
+        "other settings than the mode may change while brokers run"
     )
     registry.tree.close_session(broker)
     put(database, "broker-a", ELECT)
-    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.WRITTEN]
+    assert outcomes(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.WRITTEN]
 
 
 @spec("F02", "F33")
-@pytest.mark.parametrize(("before", "stays"), [(STATIC, False), (PAIR, False), (None, False), (ELECT, True)])
+@pytest.mark.parametrize(("before", "is_kept"), [(STATIC, False), (PAIR, False), (None, False), (ELECT, True)])
 def test_in_sync_members_of_the_previous_mode_are_forgotten_before_an_election(
-    database: GroupDatabase, before: GroupConfig | None, stays: bool
+    database: GroupDatabase, before: GroupConfig | None, is_kept: bool
 ) -> None:
     registry = Registry()
     if before is not None:
@@ -375,7 +386,7 @@ def test_in_sync_members_of_the_previous_mode_are_forgotten_before_an_election(
     put_state(registry, GroupState(2, 0, (0, 1), reader=0))
     put(database, "broker-a", replace(ELECT, members=(ELECT.members[0], replace(ELECT.members[1], weight=7))))
     apply_groups(database, registry.do, wall_ms=WALL_MS)
-    assert state_of(registry).in_sync == ((0, 1) if stays else (0,))
+    assert state_of(registry).in_sync == ((0, 1) if is_kept else (0,))
     assert registry.config("broker-a") is not None
 
 
@@ -387,13 +398,13 @@ def test_a_record_that_changes_before_it_is_written_is_read_again(database: Grou
     put(database, "broker-a", PAIR)
     path = state_path("main", "broker-a")
 
-    def meddle(operation: Operation) -> Outcome | None:
+    def write_first(operation: Operation) -> Outcome | None:
         if isinstance(operation, Write) and operation.path == path and operation.version == 0:
             other = GroupState(3, 2, (0, 2), reader=2)
             registry.tree.execute(registry.session, Write(path, state_to_json(other), 0))
         return None
 
-    registry.before = meddle
+    registry.before = write_first
     (refused,) = apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert "broker 2 is the master at present, but is not in this configuration" in refused.reason
     assert registry.config("broker-a") == config_to_json(STATIC)
@@ -412,7 +423,7 @@ def test_group_with_running_brokers_is_not_removed(database: GroupDatabase) -> N
     assert "stop them first" in refused.reason
     assert registry.config("broker-a") == config_to_json(PAIR)
     registry.tree.execute(registry.session, Delete(live, 0))
-    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.REMOVED]
+    assert outcomes(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.REMOVED]
 
 
 def test_removing_a_group_keeps_its_state(database: GroupDatabase) -> None:
@@ -422,7 +433,7 @@ def test_removing_a_group_keeps_its_state(database: GroupDatabase) -> None:
     state = state_to_json(GroupState(9, 0, (0, 1), reader=0))
     registry.tree.execute(registry.session, Create(state_path("main", "broker-a"), state))
     put(database, "broker-a", None)
-    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.REMOVED]
+    assert outcomes(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.REMOVED]
     found = registry.tree.execute(registry.session, Read(state_path("main", "broker-a")))
     assert isinstance(found, NodeFound)
     assert found.data == state

@@ -1,4 +1,4 @@
-"""The registry inside a name server: no response before its change is durable, and disk faults."""
+"""The registry in a name server: responses after the change is durable, sessions, and disk faults."""
 
 import json
 from random import Random
@@ -42,13 +42,13 @@ class Host:
             self.answers.setdefault(link, []).extend(answers_in(turn, link))
         return turn
 
-    def tell(self, link: int, command: Command) -> None:
+    def send(self, link: int, command: Command) -> None:
         self._opaque += 1
         command.opaque = self._opaque
         self.turn([(link, encode_command(command))])
 
     def sync(self) -> None:
-        """Run the jobs there are, as a worker would."""
+        """Run the waiting fdatasync jobs and those that they cause, as a worker thread does."""
         while self.jobs:
             job = self.jobs.pop(0)
             error: Exception | None = None
@@ -58,41 +58,44 @@ class Host:
                 error = failed
             self.turn([], JobDone(job, error=error))
 
-    def heard(self, link: int) -> list[dict[str, str]]:
-        """What was answered on a link since the last call: fields, and the remark of what was refused."""
-        return [{"remark": a.remark or ""} if a.code else a.fields for a in self.answers.pop(link, [])]
+    def take_responses(self, link: int) -> list[dict[str, str]]:
+        """Return the fields of the responses on a connection since the last call; the remark only if it was refused."""
+        return [
+            {"remark": answer.remark or ""} if answer.code else answer.fields for answer in self.answers.pop(link, [])
+        ]
 
     def outcomes(self, link: int) -> list[str]:
-        return [fields.get("outcome", "refused: " + fields.get("remark", "")) for fields in self.heard(link)]
+        """Return the outcomes in the responses on a connection since the last call."""
+        return [fields.get("outcome", "refused: " + fields.get("remark", "")) for fields in self.take_responses(link)]
 
     def connect(self, link: int, client: str = "me", session: int = 0) -> int:
         self.turn([], Opened(link, LinkKind.REMOTING, "10.0.0.1:1"))
         self.ask_session(link, client, session)
         self.sync()
-        (fields,) = self.heard(link)
+        (fields,) = self.take_responses(link)
         return int(fields["sessionId"])
 
     def ask_session(self, link: int, client: str, session: int) -> None:
         fields = {"client": client, "timeoutMs": str(TIMEOUT_MS), "sessionId": str(session)}
-        self.tell(link, Command(RequestCode.TANDEM_REGISTRY_CONNECT, fields=fields))
+        self.send(link, Command(RequestCode.TANDEM_REGISTRY_CONNECT, fields=fields))
 
     def do(self, link: int, session: int, operation: Operation) -> None:
-        self.tell(link, encode_operation(session, operation))
+        self.send(link, encode_operation(session, operation))
 
-    def say(self, link: int, session: int, code: RequestCode) -> None:
-        self.tell(link, Command(code, fields={"sessionId": str(session)}))
+    def send_in_session(self, link: int, session: int, code: RequestCode) -> None:
+        self.send(link, Command(code, fields={"sessionId": str(session)}))
 
 
 def test_no_response_is_sent_before_its_change_is_durable() -> None:
     host = Host()
-    one, other = host.connect(1), host.connect(2, "other")
-    host.do(2, other, Read("/a", watch=True))
-    host.say(2, other, RequestCode.TANDEM_REGISTRY_EVENTS)
+    writer, watcher = host.connect(1), host.connect(2, "other")
+    host.do(2, watcher, Read("/a", watch=True))
+    host.send_in_session(2, watcher, RequestCode.TANDEM_REGISTRY_EVENTS)
     assert host.outcomes(2) == ["missing"]
-    host.do(1, one, Create("/a", b"x"))
-    host.do(2, other, Read("/a"))
-    host.say(1, one, RequestCode.TANDEM_REGISTRY_PING)
-    assert host.outcomes(1) == ["alive"], "a ping tells nothing that could be lost"
+    host.do(1, writer, Create("/a", b"x"))
+    host.do(2, watcher, Read("/a"))
+    host.send_in_session(1, writer, RequestCode.TANDEM_REGISTRY_PING)
+    assert host.outcomes(1) == ["alive"], "the response to a ping depends on no change"
     assert host.outcomes(2) == []
     host.sync()
     assert host.outcomes(1) == ["done"]
@@ -115,19 +118,19 @@ def test_requests_during_an_fdatasync_share_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_answered_changes_survive_a_power_loss(seed: int) -> None:
+def test_acknowledged_changes_survive_a_power_loss(seed: int) -> None:
     host = Host(SimDisk(Random(seed)))
     session = host.connect(1)
-    host.do(1, session, Create("/told", b"1"))
+    host.do(1, session, Create("/acknowledged", b"1"))
     host.sync()
-    host.do(1, session, Write("/told", b"2", 0))
-    host.do(1, session, Create("/untold", b""))
+    host.do(1, session, Write("/acknowledged", b"2", 0))
+    host.do(1, session, Create("/unacknowledged", b""))
     assert host.outcomes(1) == ["done"]
     host.disk.crash()
-    again = Host(host.disk)
-    assert again.connect(1, session=session) == session, "it lives on"
-    again.do(1, session, Read("/told"))
-    (found,) = again.heard(1)
+    restarted = Host(host.disk)
+    assert restarted.connect(1, session=session) == session, "the session survives"
+    restarted.do(1, session, Read("/acknowledged"))
+    (found,) = restarted.take_responses(1)
     assert found["outcome"] == "found"
     assert found["version"] in ("0", "1")
 
@@ -141,13 +144,13 @@ def test_no_response_is_sent_after_a_failed_fdatasync() -> None:
     host.disk.heal()
     assert host.outcomes(1) == []
     host.do(1, session, Read("/a"))
-    host.say(1, session, RequestCode.TANDEM_REGISTRY_PING)
-    assert all("refused: the registry takes no requests" in told for told in host.outcomes(1))
+    host.send_in_session(1, session, RequestCode.TANDEM_REGISTRY_PING)
+    assert all("refused: the registry takes no requests" in outcome for outcome in host.outcomes(1))
     assert host.node.registry is not None
     assert host.node.registry.deadline_ms() is None
-    host.tell(1, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+    host.send(1, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
     (routes,) = host.answers.pop(1)
-    assert routes.code == ResponseCode.SUCCESS, "routes are no matter of the registry"
+    assert routes.code == ResponseCode.SUCCESS, "routes do not depend on the registry"
 
 
 def test_changes_wait_while_the_disk_is_full() -> None:
@@ -158,7 +161,7 @@ def test_changes_wait_while_the_disk_is_full() -> None:
     assert not host.jobs
     assert host.outcomes(1) == []
     for _ in range(2):
-        host.say(1, session, RequestCode.TANDEM_REGISTRY_PING)
+        host.send_in_session(1, session, RequestCode.TANDEM_REGISTRY_PING)
         host.now.mono_ms += module.FULL_RETRY_MS
         host.turn()
     host.sync()
@@ -177,7 +180,7 @@ def test_session_moves_to_the_connection_of_its_last_connect() -> None:
     host.do(2, session, Read("/late"))
     assert host.outcomes(2) == ["missing"]
     host.turn([], Closed(1, "gone"))
-    host.say(2, session, RequestCode.TANDEM_REGISTRY_PING)
+    host.send_in_session(2, session, RequestCode.TANDEM_REGISTRY_PING)
     assert host.outcomes(2) == ["alive"]
 
 
@@ -200,18 +203,18 @@ def test_silent_session_expires_and_its_events_request_is_answered() -> None:
     host.do(1, silent, Create("/live", b"", ephemeral=True))
     host.sync()
     host.do(2, listening, Read("/live", watch=True))
-    host.say(1, silent, RequestCode.TANDEM_REGISTRY_EVENTS)
-    host.say(2, listening, RequestCode.TANDEM_REGISTRY_EVENTS)
+    host.send_in_session(1, silent, RequestCode.TANDEM_REGISTRY_EVENTS)
+    host.send_in_session(2, listening, RequestCode.TANDEM_REGISTRY_EVENTS)
     host.outcomes(1), host.outcomes(2)
     host.now.mono_ms += TIMEOUT_MS
-    host.say(2, listening, RequestCode.TANDEM_REGISTRY_PING)
+    host.send_in_session(2, listening, RequestCode.TANDEM_REGISTRY_PING)
     assert host.node.deadline_ms() == host.now.mono_ms + 1
     host.now.mono_ms += 1
     host.turn()
     host.sync()
     assert host.outcomes(1) == ["over"]
     assert host.outcomes(2) == ["alive", "events"]
-    host.say(1, silent, RequestCode.TANDEM_REGISTRY_PING)
+    host.send_in_session(1, silent, RequestCode.TANDEM_REGISTRY_PING)
     assert host.outcomes(1) == ["over"]
     assert host.node.registry is not None
     assert host.node.registry.session_count == 1
@@ -221,14 +224,14 @@ def test_closed_session_deletes_its_nodes() -> None:
     host = Host()
     closing, other = host.connect(1), host.connect(2, "other")
     host.do(1, closing, Create("/live", b"", ephemeral=True))
-    host.say(1, closing, RequestCode.TANDEM_REGISTRY_CLOSE)
+    host.send_in_session(1, closing, RequestCode.TANDEM_REGISTRY_CLOSE)
     host.do(2, other, Read("/live"))
     host.sync()
     assert host.outcomes(1) == ["done", "over"]
     assert host.outcomes(2) == ["missing"]
 
 
-def test_long_journal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_journal_is_replaced_by_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "JOURNAL_BYTES_MAX", 2_000)
     host = Host()
     session = host.connect(1)
@@ -239,11 +242,11 @@ def test_long_journal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
         host.sync()
     assert host.outcomes(1) == ["done"] * 61
     journal, snapshot = host.disk.list("")
-    assert (journal, snapshot) == ("registry.journal-6", "registry.snapshot"), "60 batches, folded five times"
-    again = Host(host.disk)
-    again.connect(1, session=session)
-    again.do(1, session, Read("/a"))
-    assert again.heard(1)[0]["version"] == "60"
+    assert (journal, snapshot) == ("registry.journal-6", "registry.snapshot"), "60 batches, five snapshots"
+    restarted = Host(host.disk)
+    restarted.connect(1, session=session)
+    restarted.do(1, session, Read("/a"))
+    assert restarted.take_responses(1)[0]["version"] == "60"
 
 
 @pytest.mark.parametrize(
@@ -257,9 +260,9 @@ def test_long_journal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_malformed_requests_are_refused_with_the_reason(fields: dict[str, str], reason: str) -> None:
     host = Host()
     host.connect(1)
-    host.tell(1, Command(RequestCode.TANDEM_REGISTRY_OPERATE, fields=fields))
-    (told,) = host.outcomes(1)
-    assert reason in told
+    host.send(1, Command(RequestCode.TANDEM_REGISTRY_OPERATE, fields=fields))
+    (outcome,) = host.outcomes(1)
+    assert reason in outcome
 
 
 @pytest.mark.parametrize("client", ["", "x" * 256, "a\nb"])
@@ -313,19 +316,19 @@ def test_any_request_is_answered_and_the_journal_stays_readable(seed: int) -> No
     assert Host(host.disk).node.registry is not None
 
 
-def test_held_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_held_responses_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAITING_MAX", 5)
     host = Host()
     session = host.connect(1)
     for number in range(6):
         host.do(1, session, Create(f"/{number}", b""))
-    (told,) = host.outcomes(1)
-    assert "wait for the disk" in told
+    (outcome,) = host.outcomes(1)
+    assert "wait for the disk" in outcome
     host.sync()
     assert host.outcomes(1) == ["done"] * 5
 
 
-def test_name_server_without_the_registry_answers_so() -> None:
+def test_name_server_without_a_registry_does_not_support_its_requests() -> None:
     node = NameServer(tiny_name_server(), SimDisk(Random(1)))
     now = Now(0, 0)
     node.turn([], [Opened(1, LinkKind.REMOTING, "a:1")], now)

@@ -30,7 +30,7 @@ def host() -> Host:
 
 
 def ask(host: Host, link: int, command: Command) -> Command:
-    host.tell(link, command)
+    host.send(link, command)
     host.sync()
     [answer] = host.answers.pop(link)
     return answer

@@ -1,4 +1,4 @@
-"""Metrics of a node as a test reads them: collected in one go, and parsed from the text."""
+"""Metrics of a node for assertions: collected at once, and parsed from the text format."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 
 
 def text_of(metrics: Metrics, now: Now, *, is_openmetrics: bool = False) -> str:
-    """Return the page of a node."""
+    """Return the metrics page of a node."""
     collection = Collection(metrics, TextRenderer(50_000), now)
     while not collection.step():
         continue
@@ -30,6 +30,10 @@ def samples_in(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
 
 
 def value(text: str, name: str, **labels: str) -> float | None:
-    """Return the sum of the samples of this name that have these labels; None if there is none."""
-    found = [number for one, has, number in samples_in(text) if one == name and labels.items() <= has.items()]
+    """Return the sum of the samples with a name and at least these labels; None if there is none."""
+    found = [
+        number
+        for sample_name, sample_labels, number in samples_in(text)
+        if sample_name == name and labels.items() <= sample_labels.items()
+    ]
     return sum(found) if found else None

@@ -1,4 +1,4 @@
-"""Compiled and refused expressions, kept within a memory budget.
+"""Cache of compiled and refused filter expressions, within a memory budget.
 
 Source: docs/reference/guarantees.md, "memory".
 """
@@ -8,7 +8,7 @@ from tandemq.broker.filter.tokens import FilterInvalid
 
 KEPT_BYTES_MAX = 16 << 20
 PART_BYTES = 1_000
-"""Memory of a constant or property of a compiled expression, and of what is around it."""
+"""Estimated memory of one constant or property of a compiled expression, and of a cache entry without them."""
 
 
 def memory_of_filter(compiled: SqlFilter) -> int:
@@ -17,13 +17,13 @@ def memory_of_filter(compiled: SqlFilter) -> int:
 
 
 class SqlExpressions:
-    """Expressions that were compiled or refused, by their text, oldest first."""
+    """Cache of compiled and refused expressions by text; the oldest are evicted first."""
 
     def __init__(self) -> None:
-        """Begin without expressions."""
-        self._kept: dict[str, SqlFilter | str] = {}
-        """Compiled expressions, or why they are refused."""
-        self._kept_bytes = 0
+        """Create an empty cache."""
+        self._results: dict[str, SqlFilter | str] = {}
+        """The compiled expression, or why it is refused, by text; oldest first."""
+        self._memory_bytes = 0
 
     def compile(self, expression: str) -> SqlFilter:
         """Return a compiled expression.
@@ -31,26 +31,26 @@ class SqlExpressions:
         Raises:
             FilterInvalid: it does not compile.
         """
-        found = self._kept.get(expression)
-        if found is None:
+        result = self._results.get(expression)
+        if result is None:
             try:
-                found = compile_filter(expression)
+                result = compile_filter(expression)
             except FilterInvalid as error:
-                found = str(error)
-            self._keep(expression, found)
-        if isinstance(found, str):
-            raise FilterInvalid(found)
-        return found
+                result = str(error)
+            self._keep(expression, result)
+        if isinstance(result, str):
+            raise FilterInvalid(result)
+        return result
 
-    def _keep(self, expression: str, found: SqlFilter | str) -> None:
-        if len(expression) > EXPRESSION_CHARACTERS_MAX:  # refused at once each time
+    def _keep(self, expression: str, result: SqlFilter | str) -> None:
+        if len(expression) > EXPRESSION_CHARACTERS_MAX:  # compiling it fails at once
             return
-        self._kept[expression] = found
-        self._kept_bytes += _memory_of(expression, found)
-        while self._kept_bytes > KEPT_BYTES_MAX:
-            oldest = next(iter(self._kept))
-            self._kept_bytes -= _memory_of(oldest, self._kept.pop(oldest))
+        self._results[expression] = result
+        self._memory_bytes += _memory_of(expression, result)
+        while self._memory_bytes > KEPT_BYTES_MAX:
+            oldest = next(iter(self._results))
+            self._memory_bytes -= _memory_of(oldest, self._results.pop(oldest))
 
 
-def _memory_of(expression: str, found: SqlFilter | str) -> int:
-    return PART_BYTES + 4 * len(expression) if isinstance(found, str) else memory_of_filter(found)
+def _memory_of(expression: str, result: SqlFilter | str) -> int:
+    return PART_BYTES + 4 * len(expression) if isinstance(result, str) else memory_of_filter(result)

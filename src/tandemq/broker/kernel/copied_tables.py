@@ -1,13 +1,13 @@
-"""Tables that a master keeps beside the log, and that its slaves copy.
+"""Tables of a master besides the log, which its slaves copy.
 
-    a slave without a registry, or Java's    asks for a table by its code, from time to time    `ha.metadata_sync`
+    a slave without a registry, or Java's    requests each table by its code, periodically      `ha.metadata_sync`
     a member of a group with a registry      gets changes on the replication connection         `ha.metadata_stream`
 
 A feature declares its tables (`Feature.tables`); those of the kernel are in `shared_tables`. The file of a table is a
 `storage.json_tables.TableFile`.
 """
 
-# ruff: noqa: B027  # a table leaves out what it does not need
+# ruff: noqa: B027  # a table overrides only the methods that it needs
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
@@ -17,57 +17,57 @@ from tandemq.model.command import Command
 
 
 class Polled(NamedTuple):
-    """A table as a master returned it."""
+    """A master's response to the request for a table."""
 
     body: bytes
     master: str
-    """Where the master takes requests, "ip:port"."""
+    """Address of the master's request port, "ip:port"."""
     is_log_accepted: bool
-    """Whether a TandemQ master has found that our log shares its history."""
+    """Whether a TandemQ master has confirmed that this slave's log is a part of its own history."""
     now: Now
 
 
 class Table(ABC):
-    """A table that slaves ask for. `take…` methods raise ProtocolError or StoreDamaged for what they cannot read."""
+    """A table that slaves request. `take…` methods raise ProtocolError or StoreDamaged for unreadable tables."""
 
     code: RequestCode
-    """Of the request by which a slave asks for it."""
+    """Code of the request for the table."""
     is_optional = False
-    """Whether masters of older versions do not know the code."""
+    """Whether older masters do not support the request; the tables of a slave are complete without this one."""
     may_be_ahead = False
-    """Whether a slave may know more than its master: consumers commit where they read."""
+    """Whether a slave's table may be newer than its master's: consumers that read from a slave commit there."""
 
     @abstractmethod
     def polled(self, command: Command) -> bytes:
-        """Return the body of the response to such a request."""
+        """Return the response body to a slave's request for the table."""
 
     @abstractmethod
     def take_polled(self, polled: Polled) -> None:
-        """Apply such a body."""
+        """Apply the response body of the master."""
 
     def correct(self) -> None:
-        """Set offsets beyond the end of a queue to that end, and save the table: the log ends earlier than before."""
+        """After the log was truncated: lower offsets beyond the end of their queue to the end, and save the table."""
 
 
 class StreamedTable(Table):
-    """A table that a master also sends with the log, in a group with a registry."""
+    """A table that a master also sends on the replication connection, in a group with a registry."""
 
     kind: int
-    """Of its frames on a replication connection."""
+    """Kind of the table's frames on a replication connection."""
     precedes_log = False
-    """Whether slaves get changes ahead of the log bytes of the same turn; if not, behind them."""
+    """Whether changes are sent before the log bytes of the same turn; if not, after them."""
     is_waited_for = True
-    """Whether responses wait, where they must, until slaves have its changes."""
+    """Whether responses that wait for replication also wait for slaves to have the table's changes."""
     is_needed = True
-    """Whether a slave has to receive it whole (`WHOLE`) before it can continue as the master."""
+    """Whether a slave must have received the whole table (`WHOLE`) before it can become the master."""
 
     @property
     def has_changes(self) -> bool:
-        """Whether it changed since the last `take_changes`."""
+        """Whether the table changed since the last `take_changes`."""
         return False
 
     def collect_changes(self, *, is_wanted: bool) -> None:
-        """Begin or stop collecting changes."""
+        """Start or stop collecting changes for `take_changes`."""
 
     @abstractmethod
     def take_changes(self) -> bytes | None:
@@ -75,33 +75,33 @@ class StreamedTable(Table):
 
     @abstractmethod
     def whole(self) -> bytes:
-        """Return the table, as JSON."""
+        """Return the whole table, as JSON."""
 
     @abstractmethod
     def take(self, table: dict[str, Any], payload: bytes) -> None:
-        """Apply changes or a whole table of the master. `payload`: the same as it was received."""
+        """Apply the master's changes or whole table. `payload`: the JSON text that `table` was decoded from."""
 
-    # On the disk, for a table whose changes are written before slaves and clients get them.
+    # Journal, for a table whose changes are written to the disk before slaves and clients get them.
 
     @property
     def is_unnoted(self) -> bool:
-        """Whether changes could not be written."""
+        """Whether writing changes has failed, so that the whole table must be written."""
         return False
 
     def note(self, changes: bytes) -> None:
-        """Write changes."""
+        """Write changes to the disk."""
 
     def note_all(self) -> None:
-        """Write the whole table, since changes could not be written."""
+        """Write the whole table to the disk, after changes could not be written."""
 
-    # When mastership is handed over.
+    # Handover of mastership.
 
     handed_as = ""
-    """Key of the table in a handover of mastership; "": it is not handed over."""
+    """Key of the table in the request that hands it over; "": it is not handed over."""
 
     def handed(self) -> dict[str, Any]:
-        """Return the table as it is handed to the next master."""
+        """Return the table for the next master."""
         return {}
 
     def take_handed(self, raw: dict[str, Any]) -> None:
-        """Merge the table of another member, and save it; responses wait for the save."""
+        """Merge the table of the previous active member into this one, and save it; responses wait for that."""

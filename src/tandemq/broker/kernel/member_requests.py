@@ -1,16 +1,16 @@
-"""Requests between members of a group, authenticated in both directions with the secret of replication.
+"""Requests between members of a group, authenticated in both directions with the secret of haSecretFile.
 
     caller                                                     callee
     TANDEM_CHALLENGE                              ───────────►
                                                   ◄───────────  a nonce, valid for one request on this connection
-    request, both nonces, proof over all of it    ───────────►  wrong or missing: refused, counted, logged
-      wrong or missing: ignored                   ◄───────────  response, proof over it and the request's proof
+    request, both nonces, proof over all of it    ───────────►  proof wrong or missing: refused, counted, logged
+      proof wrong or missing: ignored             ◄───────────  response, proof over it and the request's proof
 
-Without a secret (no keyring) requests are neither proven nor checked. With one, requests that change the state of the
-group or serve members only (`Request.is_of_member`) are refused without a proof. Operators' commands and requests of
-Java peers are not among them.
+Without a secret (no keyring) requests carry no proof and none is checked. With one, requests that change the state of
+the group or are meant for members only (`Request.is_of_member`) are refused without a proof. Operators' commands and
+requests of Java peers need none.
 
-A nonce is dropped when it is used, so a recorded request proves nothing; at most `NONCES_MAX` wait per connection.
+A nonce is valid once, so a recorded request cannot be replayed; a connection has at most `NONCES_MAX` unused ones.
 Source: docs/internals/ha.md 11; decision 0009; requirement H24.
 """
 
@@ -39,25 +39,28 @@ _ROLES = Roles(b"tandemq-call-1 member asks", b"tandemq-call-1 member answers")
 _request_proof = partial(proofs.request_proof, _ROLES)
 _answer_proof = partial(proofs.answer_proof, _ROLES)
 _secret_of = partial(proofs.secret_of, _ROLES)
-_is_of, _text, _bytes = proofs.carries, proofs.to_text, proofs.from_text
+_carries, _text, _bytes = proofs.carries, proofs.to_text, proofs.from_text
 
 
 class MemberRequests(Feature):
-    """Both sides: calls to other members, and the check of theirs."""
+    """Sends requests to other members, and verifies the requests of other members."""
 
     def __init__(self, peers: Peers, keyring: Keyring | None, refused: RefusedPeers, turn: CurrentTurn) -> None:
-        """`keyring`: None without a secret."""
+        """`keyring`: None if no secret is configured."""
         self._peers = peers
         self._keyring = keyring
         self._refused = refused
         self._turn = turn
         self._unproven = Refusals()
-        """Members whose responses were not proven, by address."""
+        """Members whose responses had no valid proof, by address."""
 
     # The caller.
 
     def call(self, address: str, command: Command, timeout_ms: int, on_answer: OnAnswer, turn: Turn, now: Now) -> None:
-        """Send a request to another member, "ip:port", as `Peers.call` does; an unproven response counts as none."""
+        """Send a request to another member, "ip:port", as `Peers.call` does.
+
+        A response without a valid proof is ignored: `on_answer` gets None.
+        """
         if self._keyring is None:
             self._peers.call(address, command, timeout_ms, on_answer, turn, now)
             return
@@ -66,7 +69,7 @@ class MemberRequests(Feature):
         self._peers.call(address, Command(Code.TANDEM_CHALLENGE), timeout_ms, challenged, turn, now)
 
     def _challenged(self, keyring: Keyring, call: "_PendingCall", answer: Command | None, now: Now) -> None:
-        """Send the request itself once the callee's nonce is here."""
+        """Send the request itself, with the callee's nonce."""
         nonce = None if answer is None else _bytes(answer.fields.get(CHALLENGE, ""))
         if nonce is None or len(nonce) != NONCE_BYTES or now.mono_ms >= call.until_ms:
             if answer is not None:
@@ -78,7 +81,7 @@ class MemberRequests(Feature):
         command.fields[PROOF] = _text(_request_proof(secret, command))
 
         def answered(answer: Command | None, now: Now) -> None:
-            if answer is not None and not _is_of(answer, _answer_proof(secret, command, answer)):
+            if answer is not None and not _carries(answer, _answer_proof(secret, command, answer)):
                 self._log_unproven(call.address, answer, now)
                 answer = None
             call.on_answer(answer, now)
@@ -103,20 +106,20 @@ class MemberRequests(Feature):
         return {Code.TANDEM_CHALLENGE: Request(self._on_challenge)}
 
     def wrap(self, _code: Code, request: Request) -> Request:
-        """Have the proof checked before a request that only members may make."""
+        """Return the request with a handler that checks the proof first, if only members may send it."""
         if self._keyring is None or not request.is_of_member:
             return request
         return request._replace(handle=partial(self._checked, self._keyring, request.handle))
 
     def sealed(self, request: Command, answer: Command) -> Command:
-        """Return the response to a member, with a proof if its request had one."""
+        """Return the response, with a proof if its request has a valid one."""
         secret = None if self._keyring is None else _secret_of(self._keyring, request)
         if secret is not None:
             answer.fields = {**answer.fields, PROOF: _text(_answer_proof(secret, request, answer))}
         return answer
 
     def _on_challenge(self, link: Link, command: Command, _now: Now) -> Command | None:
-        """Return a nonce for the next request of this connection; an error where no proof is required."""
+        """Return a nonce for one request on this connection; an error if this broker has no secret."""
         if self._keyring is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="this broker has no haSecretFile")
         nonce = self._keyring.nonce()
@@ -124,7 +127,7 @@ class MemberRequests(Feature):
         return command.answer(ResponseCode.SUCCESS, fields={CHALLENGE: _text(nonce)})
 
     def _checked(self, keyring: Keyring, handler: Handler, link: Link, command: Command, now: Now) -> Command | None:
-        """Handle a request that a member made, on this connection and now."""
+        """Handle a request if it has an unused nonce of this connection and a valid proof; else refuse it."""
         nonce = _bytes(command.fields.get(CHALLENGE, ""))
         is_fresh = nonce in link.nonces
         if is_fresh:

@@ -1,6 +1,6 @@
-"""Storing of messages in the log: reasons to refuse them, responses, and messages of the broker itself.
+"""Storing of messages in the log: reasons to refuse them, their responses, and messages of the broker itself.
 
-`send.processor.SendPath` takes the messages of producers on top of it.
+`sends.processor.SendPath` uses it for the messages of producers.
 """
 
 import logging
@@ -40,13 +40,13 @@ from tandemq.storage.store import Store
 log = logging.getLogger(__name__)
 _WRITE = int(Permission.WRITE)
 _NO_LIMIT = 1 << 40
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 ROLE = "role"
-"""The reason to refuse messages that `Serving.sends` gives."""
+"""Key of the refusal that `Serving.sends` contains."""
 
 
 def trace_fields(config: BrokerConfig) -> dict[str, str]:
-    """Return the fields by which responses to sends and stored messages tell clients about traces."""
+    """Return the fields of send responses, and properties of messages, that control the traces of clients."""
     return {MSG_REGION: config.region, TRACE_ON: "true" if config.trace_on else "false"}
 
 
@@ -62,20 +62,20 @@ class StoredHalf(NamedTuple):
 
 
 class PendingAtTime(Protocol):
-    """How many timed messages wait."""
+    """Numbers of timed messages that wait for delivery."""
 
     def __len__(self) -> int:
-        """Return the number of timed messages that wait."""
+        """Return the number of all of them."""
 
     def count_at(self, out_ms: int) -> int:
-        """Return the number of timed messages that wait for one delivery time."""
+        """Return the number of those with a delivery time, ms."""
 
 
 class Puts(Feature):
-    """The messages of a turn that are stored, and the reasons to refuse messages."""
+    """Stores messages, holds the responses to a turn's sends, and the reasons to refuse sends."""
 
     def __init__(self, current: CurrentConfig, store: Store, topics: Topics, random: Random, store_host: bytes) -> None:
-        """Begin to accept messages. `store_host`: this broker's advertised address in the form of records."""
+        """Accept messages. `store_host`: this broker's advertised address, as records contain it."""
         self._current = current
         self.store = store
         self.topics = topics
@@ -85,26 +85,26 @@ class Puts(Feature):
         """Responses to this turn's sends, in the order of the log; see `take_acks`."""
         self._refusals: dict[str, tuple[ResponseCode, str]] = {}
         self.refusal: tuple[ResponseCode, str] | None = None
-        """Code and remark with which all sends are refused at present, the oldest of several; None: accepted."""
+        """Code and remark with which all sends are refused at present, those of the oldest reason; None: accepted."""
         self.count = 0
-        """Messages accepted since the start."""
+        """Number of messages accepted since the start."""
         self.bytes = 0
-        """Bytes of their bodies."""
+        """Total size of their bodies."""
         self.dead_letters = DeadLetters()
         self._without_topic = Refusals()
-        """Messages delivered later whose topics do not exist, by topic."""
+        """Delayed, timed and transactional messages whose topic does not exist at delivery, counted by topic."""
         self._halves: list[StoredHalf] = []
-        """Half messages of this turn; the owner takes them with the commit."""
+        """Half messages of this turn; the transaction service takes them after the commit."""
         self.half_refusal: str | None = None
-        """Why half messages are refused at present; None: accepted."""
+        """Why half messages are refused at present; None: they are accepted."""
         self._timed: list[TimedSend] = []
-        """Timed messages of this turn; the owner takes them with the commit."""
+        """Timed messages of this turn; the timer service takes them after the commit."""
         self._pending_timed: PendingAtTime | None = None
-        """The timed messages that wait; None: not known."""
+        """Numbers of timed messages that wait for delivery; None: not known."""
         self.put_times = Histogram()
         """Send times since the last `take_put_times`, ms."""
         self.failures = 0
-        """Messages that could not be written; none of them was acknowledged."""
+        """Number of messages that could not be written; none of them was acknowledged."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -114,8 +114,8 @@ class Puts(Feature):
     def later_topic(self, name: str, kind: str, now: Now) -> Topic:
         """Return the topic of a message that was accepted earlier: a delayed or timed one, or one of a transaction.
 
-        A topic that does not exist is not created again. The message is stored in its queue, which no route names: it
-        is there once the topic exists, as after a takeover by a broker that has not copied a new topic yet.
+        A topic that does not exist is not created. The message is stored in its queue, which is in no route until the
+        topic exists, as after a takeover by a broker that has not copied a new topic yet.
         """
         topic = self.topics.get(name)
         if topic is not None:
@@ -132,7 +132,7 @@ class Puts(Feature):
         return Topic(internal_topic(name, 1))
 
     def put_internal(self, queue: ConsumeQueue, body: bytes, properties: bytes, now: Now) -> AppendMessageResult:
-        """Append a record that the broker makes for itself and its replicas: born here, now."""
+        """Append a message of the broker itself: born host and born time are those of the broker."""
         return self.store.put(
             queue,
             body=body,
@@ -153,9 +153,9 @@ class Puts(Feature):
         now: Now,
         *,
         sys_flag: int,
-        change: Mapping[str, str] = _NOTHING,
+        change: Mapping[str, str] = _NO_PROPERTIES,
         drop: Iterable[str] = (),
-        defaults: Mapping[str, str] = _NOTHING,
+        defaults: Mapping[str, str] = _NO_PROPERTIES,
         store_host: bytes | None = None,
         reconsume_times: int | None = None,
         prepared_offset: int = 0,
@@ -163,21 +163,21 @@ class Puts(Feature):
         """Append a copy of a record to a queue.
 
         Args:
-            queue: where it goes.
-            record: verified here.
-            now: the time.
-            sys_flag: of the copy; the bits of the hosts' sizes do not count.
-            change: properties with other values.
-            drop: names of properties that the copy lacks, unless `change` has them.
-            defaults: properties that the copy gets if the record has none of the name.
-            store_host: in the form of records; None: that of the record.
-            reconsume_times: None: those of the record.
-            prepared_offset: of the copy.
+            queue: queue of the copy.
+            record: bytes of the record; its checksums are verified.
+            now: its calendar time becomes the copy's store time.
+            sys_flag: flags of the copy; the IPv6 bits are taken from its hosts.
+            change: properties that are set, over those of the record.
+            drop: names of properties that are removed, unless `change` sets them.
+            defaults: properties that are added if the record has none of their name.
+            store_host: as records contain it; None: the record's.
+            reconsume_times: reconsume times of the copy; None: the record's.
+            prepared_offset: states the record that the copy was made from, in the field of this name; 0: none.
 
         Raises:
-            ProtocolError: it is no record, or damaged.
+            ProtocolError: the bytes are not a record, or it is damaged.
             RecordTooLarge: the copy does not fit into a record.
-            DiskFailed: the log takes no more.
+            DiskFailed: the log accepts no more writes.
         """
         changes = RecordChanges(
             sys_flag,
@@ -191,30 +191,30 @@ class Puts(Feature):
         return self.store.put_copy(queue, record, changes, now.wall_ms)
 
     def take_acks(self) -> list[Ack]:
-        """Return the responses to this turn's sends so far, and forget them."""
+        """Return the responses to this turn's sends so far, and clear them."""
         acks, self.acks = self.acks, []
         return acks
 
     def drop_link(self, link: int) -> None:
-        """Forget the responses for a connection that is closed because of an error."""
+        """Discard the responses for a connection that is closed because of an error."""
         self.acks = [ack for ack in self.acks if ack[0] != link]
 
     def take_halves(self) -> list[StoredHalf]:
-        """Return the half messages of this turn, and forget them."""
+        """Return the half messages of this turn, and clear them."""
         halves, self._halves = self._halves, []
         return halves
 
     def take_timed(self) -> list[TimedSend]:
-        """Return the timed messages of this turn, and forget them."""
+        """Return the timed messages of this turn, and clear them."""
         timed, self._timed = self._timed, []
         return timed
 
     def refuse_halves(self, why: str | None) -> None:
-        """Refuse half messages from now on; None: accept them."""
+        """Refuse half messages for a reason from now on; None: accept them."""
         self.half_refusal = why
 
     def know_timers(self, pending: PendingAtTime | None) -> None:
-        """Set the timed messages that wait; None: they are not known."""
+        """Set where the numbers of waiting timed messages are read; None: they are not known."""
         self._pending_timed = pending
 
     def count_message(self, body_bytes: int) -> None:
@@ -223,7 +223,7 @@ class Puts(Feature):
         self.bytes += body_bytes
 
     def note_batch(self, sends: TakenSends) -> None:
-        """Note the sends that the engine has taken, once their records are appended."""
+        """Register the sends that the engine has encoded, once their records are appended."""
         self.acks += sends.acks
         if sends.timed:
             self._timed += sends.timed
@@ -255,10 +255,10 @@ class Puts(Feature):
     def as_timed(
         self, topic: Topic, queue_id: int, properties: dict[str, str], out_ms: int, wall_ms: int
     ) -> tuple[Topic, int]:
-        """Return where a timed message is stored; its properties get its time, and the topic and queue of the message.
+        """Return topic and queue id where a timed message waits; its properties get its time, topic and queue.
 
         Raises:
-            SendRefused: too many messages wait, or its properties leave no room for those that its delivery adds.
+            SendRefused: too many timed messages wait, or the properties that delivery adds would not fit.
         """
         name = topic.config.topic_name
         refused = self.timed_refusal(out_ms, self.random)
@@ -269,9 +269,9 @@ class Puts(Feature):
         return self.own_topic(TIMER_TOPIC, wall_ms), 0
 
     def redirect_delayed(self, topic: Topic, queue_id: int, properties: dict[str, str]) -> tuple[Topic, int]:
-        """Return where a message is stored first: its own queue, or the queue of its delay level.
+        """Return topic and queue id where a message is stored first: its own, or those of its delay level.
 
-        In the second case the properties get the topic and queue that the message is delivered to later.
+        For a delay level, the properties get the topic and queue that the message is delivered to.
         """
         level = delay_level(properties)
         delay_topic = self.topics.get(SCHEDULE_TOPIC)
@@ -286,11 +286,11 @@ class Puts(Feature):
         return delay_topic, level - 1
 
     def note_half(self, stored: AppendMessageResult, topic: str) -> None:
-        """Note a half message that was appended, for a message to a topic."""
+        """Register an appended half message. `topic`: of the message after the commit."""
         self._halves.append(StoredHalf(stored.queue_offset, stored.log_offset, topic, stored.size))
 
     def note_timed(self, stored: AppendMessageResult, properties: Mapping[str, str], out_ms: int) -> None:
-        """Note a timed message that was appended."""
+        """Register an appended timed message."""
         is_delete = TIMER_DELETE in properties
         self._timed.append((stored.queue_offset, out_ms, properties[REAL_TOPIC], is_delete))
 
@@ -302,7 +302,7 @@ class Puts(Feature):
     def timed_refusal(self, out_ms: int, random: Random) -> str | None:
         """Return why a timed message is refused at present; None if it is accepted.
 
-        Between once and twice the limit of a time, messages are refused more and more often.
+        Between the limit per delivery time and twice the limit, the probability of a refusal grows from 0 to 1.
 
         Source: RocketMQ TimerMessageStore.isReject.
         """
@@ -329,22 +329,22 @@ class Puts(Feature):
         self.refusal = next(iter(self._refusals.values()))
 
     def admit(self, reason: str) -> None:
-        """Withdraw a reason to refuse; no effect if it was not given."""
+        """Withdraw a reason to refuse sends; no effect if there is none of this name."""
         self._refusals.pop(reason, None)
         self.refusal = next(iter(self._refusals.values()), None)
 
     def on_serving_change(self, _before: Serving, serving: Serving, _turn: Turn, _now: Now) -> None:
-        """Refuse or accept messages as the role says."""
+        """Refuse or accept sends as the role requires."""
         if serving.sends is None:
             self.admit(ROLE)
         else:
             self.refuse(ROLE, serving.sends.remark, serving.sends.code)
 
     def refusal_but_for(self, reason: str) -> tuple[ResponseCode, str] | None:
-        """Return why sends are refused, if there is another reason than this one."""
-        return next((refusal for given, refusal in self._refusals.items() if given != reason), None)
+        """Return the oldest refusal for another reason than this one; None if there is none."""
+        return next((refusal for other, refusal in self._refusals.items() if other != reason), None)
 
     @property
     def admits_ordinary(self) -> bool:
-        """Whether ordinary messages are accepted at present."""
+        """Whether sends are accepted at present, and the broker's permission includes writing."""
         return self.refusal is None and self.config.permission & _WRITE != 0

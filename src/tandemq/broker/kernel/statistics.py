@@ -1,11 +1,11 @@
-"""Interface of the statistics for other features."""
+"""Interface of the statistics that other features add to."""
 
 from abc import ABC, abstractmethod
 
 
 class Statistics(ABC):
-    """Counters that operators ask for by name and key."""
+    """Counters by name and key, which operators query."""
 
     @abstractmethod
     def add(self, name: str, key: str, amount: int, times: int) -> None:
-        """Add to a counter."""
+        """Add an amount to a counter. `times`: number of events that it is the sum of, for the average."""

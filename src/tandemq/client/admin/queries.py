@@ -23,7 +23,8 @@ from tandemq.model.message import UNIQ_KEY, MessageQueue, StoredMessage
 
 log = logging.getLogger(__name__)
 TOOLS_GROUP = "TOOLS_CONSUMER"
-_SUBSCRIPTION = 4
+_SUBSCRIPTION_FLAG = 4
+"""Flag of a pull whose header has a subscription."""
 FAR_FUTURE_MS = (1 << 63) - 1
 QUERY_TIMEOUT_MS = 10_000
 
@@ -59,9 +60,8 @@ def located_messages(
 ) -> Steps[list[LocatedMessage]]:
     """Return the messages of a topic with a key and their queues, oldest first.
 
-    All members of all broker groups are asked.
-
-    Brokers find keys by their hash; messages with another key of the same hash are left out here.
+    All members of all broker groups are queried. Their indexes have hashes of keys; messages with another key of the
+    same hash are left out.
 
     Args:
         count_max: maximum number of messages.
@@ -95,11 +95,11 @@ def located_messages(
         if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
             for message in _decode(answer.body, address, damages):
                 if message.topic == topic and _has_key(message, key, unique=unique):
-                    of_queue = found.setdefault(MessageQueue(topic, name, message.queue_id), {})
-                    of_queue.setdefault(message.queue_offset, message)
+                    by_offset = found.setdefault(MessageQueue(topic, name, message.queue_id), {})
+                    by_offset.setdefault(message.queue_offset, message)
     if damages and not found:
         raise damages[0]
-    located = [LocatedMessage(queue, message) for queue, of_queue in found.items() for message in of_queue.values()]
+    located = [LocatedMessage(queue, message) for queue, by_offset in found.items() for message in by_offset.values()]
     return sorted(located, key=lambda hit: (hit.message.store_ms, hit.message.log_offset))[:count_max]
 
 
@@ -125,8 +125,8 @@ def _decode(body: bytes, address: str, damages: list[ProtocolError]) -> list[Sto
     try:
         if damage:
             raise ProtocolError(damage)
-        left_out = "not decompressed: the bodies of this response are too large together; query this message alone"
-        messages += [replace(message, fault=left_out) for message in decode_messages(body[end:], inflates=False)]
+        fault = "not decompressed: the bodies of this response are too large together; query this message alone"
+        messages += [replace(message, fault=fault) for message in decode_messages(body[end:], inflates=False)]
     except ProtocolError as error:
         damages.append(ProtocolError(f"{address} sent a damaged record: {error}"))
         log.warning("damaged record in the response to a query address=%s reason=%s", address, error)
@@ -153,7 +153,7 @@ def message_at(routes: Routes, queue: MessageQueue, offset: int) -> Steps[Stored
 
 
 def messages_from(routes: Routes, queue: MessageQueue, offset: int, count_max: int) -> Steps[list[StoredMessage]]:
-    """Return messages of a queue from an offset on, as many as one response of the broker has; [] if there are none.
+    """Return the messages that a broker returns for one pull from an offset of a queue; [] if there are none.
 
     Raises:
         NoRoute, NetworkError, RemoteError: no member of the broker group returns them.
@@ -182,7 +182,7 @@ def _pull(queue: MessageQueue, offset: int, count_max: int) -> Command:
         queueId=queue.queue_id,
         queueOffset=offset,
         maxMsgNums=count_max,
-        sysFlag=_SUBSCRIPTION,
+        sysFlag=_SUBSCRIPTION_FLAG,
         commitOffset=0,
         suspendTimeoutMillis=0,
         subscription="*",

@@ -1,4 +1,4 @@
-"""Follow a topic: its newest messages, live."""
+"""The page that follows a topic: its newest messages, updated while it is open."""
 
 import time
 from collections.abc import AsyncIterator
@@ -16,11 +16,12 @@ from tandemq.errors import TandemError
 SHOWN_MAX = 20
 TICK_S = 1.0
 SECONDS_MAX = 600
-BRIEF = 160
+BODY_CHARACTERS = 160
+"""Number of characters of a body that the table shows."""
 
 
 async def show(visit: Visit) -> Response:
-    """Show the newest messages."""
+    """Respond with the page and the newest messages."""
     return visit.page("tail.html", **await _values(visit))
 
 
@@ -34,28 +35,28 @@ async def _values(visit: Visit) -> dict[str, Any]:
 
 
 def _brief(located: FoundMessage) -> str:
-    return " ".join(shown_body(located.message).text[:BRIEF].split())
+    return " ".join(shown_body(located.message).text[:BODY_CHARACTERS].split())
 
 
 async def live(visit: Visit) -> Response:
-    """Stream them for at most ten minutes."""
+    """Stream the newest messages, as they change, for at most ten minutes."""
     if not visit.sees_bodies:
         raise NotFound("this console shows bodies to operators only")
     return StreamingResponse(_events(visit), media_type="text/event-stream")
 
 
 async def _events(visit: Visit) -> AsyncIterator[str]:
-    console, begun, before = visit.console, time.monotonic(), ""
+    console, start_s, previous = visit.console, time.monotonic(), ""
     async with console.stream(visit.actor.name) as is_open:
-        while is_open and time.monotonic() - begun < SECONDS_MAX and not console.ending.is_set():
+        while is_open and time.monotonic() - start_s < SECONDS_MAX and not console.ending.is_set():
             if await console.run(console.accounts.user_of, visit.session_id, wall_ms()) is None:
                 break
             try:
                 text = visit.text("tail_part.html", **await _values(visit))
-            except TandemError:  # the brokers do not answer now
-                text = before
-            if text != before:
-                before = text
+            except TandemError:  # no broker responds at present
+                text = previous
+            if text != previous:
+                previous = text
                 yield event(text)
             with anyio.move_on_after(TICK_S):
                 await console.ending.wait()

@@ -1,6 +1,6 @@
-"""Translations: the texts of pages are English in the source; i18n/<language>.json has them in other languages.
+"""Translations of the console's pages: the source has English texts, i18n/<language>.json those of other languages.
 
-A text has placeholders in braces, as "{count} groups". What brokers and the client report stays English.
+A text has placeholders in braces, as "{count} groups". Messages of brokers and of the client are not translated.
 """
 
 import json
@@ -29,13 +29,13 @@ def catalogue(language: str) -> dict[str, str]:
 
 
 def translate(language: str, text: str, **values: object) -> str:
-    """Return a text in a language, with its values; in English if it is not translated."""
+    """Return a text in a language, with its placeholders filled; in English if there is no translation."""
     found = catalogue(language).get(text, text) if language in LANGUAGES else text
     return found.format(**values) if values else found
 
 
 def say(language: str, phrase: Phrase) -> str:
-    """Return a phrase in a language; phrases among its values are translated too."""
+    """Return a phrase in a language; its values may be phrases, or tuples of phrases."""
     return translate(language, phrase.text, **{name: _value(language, value) for name, value in phrase.values.items()})
 
 
@@ -43,12 +43,12 @@ def _value(language: str, value: object) -> object:
     if isinstance(value, Phrase):
         return say(language, value)
     if isinstance(value, tuple):
-        return "; ".join(str(_value(language, each)) for each in value)
+        return "; ".join(str(_value(language, part)) for part in value)
     return value
 
 
 def preferred(header: str) -> str:
-    """Return the first known language of an Accept-Language header."""
+    """Return the language of the console that an Accept-Language header prefers; English if it names none."""
     weighted = []
     for part in header[:500].split(","):
         tag, _, weight = part.replace(" ", "").partition(";q=")

@@ -1,4 +1,4 @@
-"""Records stored again in other queues."""
+"""Records that are stored again in other queues: delivered delayed and timed messages, and changed copies."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,27 +20,27 @@ _V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
 class MoveRule(NamedTuple):
-    """Differences between a moved record and its original, besides topic and queue."""
+    """Differences between a moved record and its original, besides topic, queue and store time."""
 
     drop: bytes = b""
-    """Name of a property that it lacks."""
+    """Name of a property that is removed."""
     pair: bytes = b""
-    """Encoded property without which a timed message is left to the caller: the time that it is due at."""
+    """Encoded property with the delivery time of timed messages; a timed message without it is not moved."""
     precision_ms: int = 0
-    """Of timed messages, which get properties that say when they were taken, rounded down, and delivered, and name the
-    record that they are a copy of; 0: none are."""
+    """Precision of timed messages; 0: the messages are not timed. Timed messages get properties with the time of
+    storing, rounded down to it, and the time of delivery; `prepared_offset` states the original record."""
 
 
 class MovedRecords(NamedTuple):
-    """Records for the log, whose entries are staged in their queues."""
+    """Encoded records for the log, whose entries are staged in their queues."""
 
     messages: int
-    """Number of moved records; the caller handles the next record."""
+    """Number of moved records; the caller handles the record after them."""
     data: bytes
     queues: list[Any]
     """Queues that had no staged entry before."""
     keys: bytes
-    """Their keys, packed (`KEY_ROW`)."""
+    """Keys of the records, packed (`KEY_ROW`)."""
 
 
 def move_records(
@@ -56,51 +56,51 @@ def move_records(
     store_ms: int,
     queue_for: Callable[[bytes, int], QueueTail | None],
 ) -> MovedRecords:
-    """Return the records of a queue, verified, for the topics and queues that their properties name.
+    """Verify records of a queue, and return copies of them for the queues that REAL_TOPIC and REAL_QID name.
 
-    REAL_TOPIC and REAL_QID name them. Stops at the first record that is not as a broker writes it, that has no such
-    queue, or that `data` or the room does not suffice for.
+    Stops at the first record that a broker would not have written so, that names no existing queue, that is not within
+    `data`, or whose copy does not fit into `room`. This engine moves none: the caller handles all records.
 
     Args:
-        data: bytes of the log.
+        data: bytes of the log with the records.
         base: log offset of `data[0]`.
-        entries: packed, of consecutive messages.
-        queue_offset: of the first.
-        topic: of the queue that they are in.
-        queue_id: of the same.
-        rule: how the copies differ.
-        log_offset: of the first copy.
-        room: bytes for the copies.
-        store_ms: calendar time of the copies.
+        entries: packed queue entries of consecutive messages.
+        queue_offset: queue offset of the first message.
+        topic: topic of the messages' queue.
+        queue_id: id of the messages' queue.
+        rule: differences between originals and copies.
+        log_offset: log offset of the first copy.
+        room: maximum number of bytes of the copies.
+        store_ms: store time of the copies.
         queue_for: returns the queue of a topic; None if there is no such topic.
     """
     return MovedRecords(0, b"", [], b"")
 
 
 class RecordChanges(NamedTuple):
-    """Differences between a record and its copy, besides its place in queue and log, and the store time."""
+    """Differences between a record and its copy, besides queue, offsets and store time."""
 
     sys_flag: int
-    """The bits of the hosts' sizes do not count."""
+    """Flags of the copy; the IPv6 bits are taken from its hosts."""
     drop: tuple[bytes, ...] = ()
-    """Names of properties that the copy lacks."""
+    """Names of properties that are removed."""
     defaults: tuple[tuple[bytes, bytes], ...] = ()
-    """Names and values of properties that the copy gets if the record has none of that name, at most 64."""
+    """Names and values of properties that are added if the record has none of that name, at most 64."""
     add: bytes = b""
-    """Encoded properties behind those; their names must be among the dropped ones if the record may have them."""
+    """Encoded properties that are added at the end; `drop` must have each of their names that the record may have."""
     store_host: bytes | None = None
-    """In the form of records; None: that of the record."""
+    """As records contain it, 8 or 20 bytes; None: the record's."""
     reconsume_times: int | None = None
-    """None: those of the record."""
+    """None: the record's."""
     prepared_offset: int = 0
 
 
 class CopiedRecord(NamedTuple):
-    """A record for the log."""
+    """An encoded record for the log."""
 
     data: bytes
     properties: bytes
-    """Without that of its CRC."""
+    """Encoded properties, without that of the CRC."""
     log_offset: int
 
 
@@ -113,19 +113,19 @@ def copy_record(
     store_ms: int,
     reserve_bytes: Callable[[int], int],
 ) -> CopiedRecord:
-    """Return a copy of a record, whose checksums are verified; its body is not decompressed.
+    """Verify the checksums of a record, and return a changed copy; its body is not decompressed.
 
     Args:
-        data: the record.
-        changes: how the copy differs.
-        topic: of the copy.
-        queue_id: of the same.
-        queue_offset: of the same.
-        store_ms: calendar time of the copy.
-        reserve_bytes: takes the size of the copy, and returns its log offset.
+        data: bytes of the record.
+        changes: differences between the record and its copy.
+        topic: topic of the copy.
+        queue_id: queue id of the copy.
+        queue_offset: queue offset of the copy.
+        store_ms: store time of the copy.
+        reserve_bytes: called with the size of the copy, returns its log offset.
 
     Raises:
-        ProtocolError: it is no record, or damaged.
+        ProtocolError: the bytes are not a record, or it is damaged.
         RecordTooLarge: the copy's properties are too large, or `reserve_bytes` has no room.
     """
     record = parse_record(data, 0, len(data))
@@ -135,11 +135,11 @@ def copy_record(
     if damage is not None:
         raise ProtocolError(damage)
     head = unpack_head(data, 0)
-    had = decode_properties(record.properties.decode("utf-8", "replace"))
-    dropped = {RECORD_CRC, *[name.decode() for name in changes.drop]}
-    properties = encode_properties({name: value for name, value in had.items() if name not in dropped}).encode()
+    original = decode_properties(record.properties.decode("utf-8", "replace"))
+    removed = {RECORD_CRC, *[name.decode() for name in changes.drop]}
+    properties = encode_properties({name: value for name, value in original.items() if name not in removed}).encode()
     for name, value in changes.defaults:
-        if name.decode() not in had:
+        if name.decode() not in original:
             properties += b"%b\x01%b\x02" % (name, value)
     properties += changes.add
     if len(properties) + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX:

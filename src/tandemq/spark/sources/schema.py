@@ -1,11 +1,11 @@
-"""Columns of a message in Spark: those of every source, and the details that only a stored record has.
+"""Columns of a message in Spark: those of every source, and additional ones of records read from a store.
 
     MESSAGE   key body topic tags brokerName queueId queueOffset commitLogOffset bornTimestamp storeTimestamp bornHost
               reconsumeTimes properties
     DETAIL    epoch verdict size flag sysFlag bodyCrc storeHost preparedTransactionOffset
     KAFKA     key value topic partition offset timestamp timestampType
 
-`verdict` is NULL for a sound record. For damaged bytes it states the damage, and `body` holds the bytes unchanged.
+`verdict` is NULL for a sound record. For damaged bytes it describes the damage, and `body` has the bytes unchanged.
 
 Source: docs/guides/pipeline.md, "Columns"; Spark's Kafka connector for the names of `schema=kafka`.
 """
@@ -70,8 +70,8 @@ KAFKA: dict[str, DataType] = {
 
 HEADERS = "headers"
 HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-"""Column of the option `includeHeaders`, as in Spark's Kafka source: properties except those of the system; NULL if
-there are none."""
+"""Type of the column of the option `includeHeaders`, as in Spark's Kafka source: the properties that are not
+SYSTEM_PROPERTIES; NULL if there are none."""
 
 KAFKA_SOURCES = {
     "key": "key",
@@ -81,7 +81,7 @@ KAFKA_SOURCES = {
     "offset": "queueOffset",
     "timestamp": "bornTimestamp",
 }
-"""Column of MESSAGE by column of Kafka's source."""
+"""Columns of MESSAGE with the values of the columns of KAFKA."""
 
 
 _SYSTEM_PROPERTIES = """
@@ -92,7 +92,7 @@ INSTANCE_ID TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_OUT_MS TIMER_D
 TIMER_DEQUEUE_MS TIMER_ROLL_TIMES
 """
 SYSTEM_PROPERTIES = frozenset(_SYSTEM_PROPERTIES.split())
-"""Properties that the client and brokers set themselves."""
+"""Properties with a meaning for RocketMQ's clients or brokers; all others are those of applications."""
 
 
 def message_schema(
@@ -101,7 +101,7 @@ def message_schema(
     """Return the columns of a source.
 
     Args:
-        kafka: Kafka's names and types; `map_properties` and `details` are ignored then.
+        kafka: the columns of KAFKA; `map_properties` and `details` are ignored then.
         map_properties: `properties` as a map of strings instead of the stored string.
         details: also the columns of DETAIL.
         headers: also the column of HEADERS.
@@ -116,52 +116,48 @@ def message_schema(
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
-def check_columns(asked: StructType, offered: StructType, what: str) -> list[str]:
+def check_columns(requested: StructType, offered: StructType, what: str) -> list[str]:
     """Return the names of the requested columns.
 
     Args:
         what: name of the source in error messages.
     Raises:
-        ConfigError: a column is unknown (names the nearest known one) or has another type.
+        ConfigError: a column is unknown (the hint names a similar one) or has another type.
     """
     kinds = {field.name: field.dataType for field in offered}
-    for field in asked:
+    for field in requested:
         if field.name not in kinds:
             raise ConfigError(
                 f"{what} has no column {field.name!r}",
                 hint=did_you_mean(field.name, kinds) or f"it has {', '.join(kinds)}",
             )
-        if _plain(field.dataType) != _plain(kinds[field.name]):
+        if field.dataType.simpleString() != kinds[field.name].simpleString():
             raise ConfigError(
                 f"column {field.name!r} of {what} is {kinds[field.name].simpleString()}, "
                 f"not {field.dataType.simpleString()}"
             )
-    return [field.name for field in asked]
-
-
-def _plain(kind: DataType) -> str:
-    return kind.simpleString()
+    return [field.name for field in requested]
 
 
 NO_TABLES = (
     "Spark does not pass the options of a table to queries: use CREATE TEMPORARY VIEW … USING … OPTIONS (…), "
     "or give them in each query: FROM … WITH (…)"
 )
-"""Hint for queries of a table without its options."""
+"""Hint for CREATE TABLE and for queries of a table."""
 
 
 def check_no_table(options: Mapping[str, str]) -> None:
-    """Refuse the options of a table to create. Spark passes them twice, the second time with a prefix.
+    """Refuse the options of CREATE TABLE, which Spark passes twice, the second time with the prefix "option.".
 
     Raises:
-        ConfigError: they are those of CREATE TABLE.
+        ConfigError: the options are those of CREATE TABLE.
     """
     if "provider" in options and any(name.lower().startswith("option.") for name in options):
         raise ConfigError("a table with this format cannot be created", hint=NO_TABLES)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the nearest known word; "" if none is near."""
+    """Return a hint with the known name that is most similar to this one; "" if none is similar."""
     lower = {word.lower(): word for word in known}
     found: Sequence[str] = get_close_matches(name.lower(), lower, n=1)
     return f"did you mean {lower[found[0]]!r}?" if found else ""

@@ -41,7 +41,7 @@ def test_refused_and_compiled_expressions_share_the_memory_budget(
         with pytest.raises(FilterInvalid):
             expressions.compile(f"a = {number} OR")
         expressions.compile(f"b = {number}")
-    assert expressions._kept_bytes <= module.KEPT_BYTES_MAX
+    assert expressions._memory_bytes <= module.KEPT_BYTES_MAX
     compiled.clear()
     with pytest.raises(FilterInvalid):
         expressions.compile("a = 299 OR")
@@ -54,4 +54,4 @@ def test_expression_beyond_the_limit_is_not_kept() -> None:
     expressions = SqlExpressions()
     with pytest.raises(FilterInvalid):
         expressions.compile("a" * (EXPRESSION_CHARACTERS_MAX + 1))
-    assert not expressions._kept
+    assert not expressions._results

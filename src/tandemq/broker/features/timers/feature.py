@@ -1,4 +1,4 @@
-"""Timed messages as a feature: their service, the requests about them, and their metrics."""
+"""The features of timed messages: their service, the requests about them, and their metrics."""
 
 from tandemq.broker.features.timers.families import TimedMessageMetrics
 from tandemq.broker.features.timers.processor import TimerProcessor
@@ -8,6 +8,6 @@ from tandemq.broker.kernel.kernel import Kernel
 
 
 def build(kernel: Kernel) -> tuple[Feature, ...]:
-    """Build what belongs to timed messages."""
+    """Build the features of timed messages."""
     timers = TimedMessages(kernel)
     return timers, TimerProcessor(kernel, timers), TimedMessageMetrics(timers)

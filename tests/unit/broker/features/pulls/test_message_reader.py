@@ -31,16 +31,16 @@ def read(store: Store, queue: ConsumeQueue, offset: int = 0, **named: object) ->
 def places(found: Messages) -> Iterator[tuple[bytes, int, int]]:
     """Yield topic, queue id and queue offset of each message."""
     data = b"".join(found.buffers)
-    at = 0
-    while at < len(data):
-        record = parse_record(data, at, len(data))
+    start = 0
+    while start < len(data):
+        record = parse_record(data, start, len(data))
         assert not isinstance(record, str), record
         yield record.topic, record.queue_id, record.queue_offset
-        at += record.size
+        start += record.size
 
 
-def lockstep(topics: int = 3, count: int = 40) -> Store:
-    """A store with messages of one size in several topics by turns: records differ only in the topic."""
+def interleaved_store(topics: int = 3, count: int = 40) -> Store:
+    """Return a store with messages of the same size, which alternate between topics and differ only in the topic."""
     store = start(new_disk())
     for number in range(count):
         for topic in range(topics):
@@ -51,15 +51,15 @@ def lockstep(topics: int = 3, count: int = 40) -> Store:
 
 
 def overwrite(store: Store, queue: ConsumeQueue, queue_offset: int, entry: bytes) -> None:
-    """Damage an entry on the disk."""
+    """Overwrite a queue entry on the disk."""
     per_file = CONFIG.queue_file_bytes
-    at = queue_offset * QUEUE_ENTRY_BYTES
-    path = f"consumequeue/{queue.topic}/{queue.queue_id}/{at - at % per_file:020d}"
-    store.disk.open(path).pwrite(entry, at % per_file)
+    position = queue_offset * QUEUE_ENTRY_BYTES
+    path = f"consumequeue/{queue.topic}/{queue.queue_id}/{position - position % per_file:020d}"
+    store.disk.open(path).pwrite(entry, position % per_file)
 
 
 def damaged(entry: tuple[int, int, int], other: tuple[int, int, int], bit: int) -> bytes:
-    """Return an entry with one flipped bit, another entry, or zeroes."""
+    """Return an entry with a flipped bit; for -1 the other entry, for -2 zeroes."""
     if bit < 0:
         return QUEUE_ENTRY.pack(*other) if bit == -1 else bytes(QUEUE_ENTRY_BYTES)
     raw = bytearray(QUEUE_ENTRY.pack(*entry))
@@ -70,29 +70,29 @@ def damaged(entry: tuple[int, int, int], other: tuple[int, int, int], bit: int) 
 @given(st.integers(-2, 95), st.integers(0, 39), st.integers(0, 39), st.integers(0, 2))
 @settings(max_examples=150, deadline=None)
 def test_damaged_entry_stops_a_pull_and_no_valid_message_is_skipped(
-    bit: int, at: int, other_at: int, other_topic: int
+    bit: int, damaged_offset: int, other_offset: int, other_topic: int
 ) -> None:
-    """Any bit of log offset and size; the entry of another message, also of one at the same offset; zeroes."""
-    store = lockstep()
+    """A flipped bit of log offset or size; the entry of another message, perhaps at the same offset; or zeroes."""
+    store = interleaved_store()
     queue, other = store.queue("T0", 0), store.queue(f"T{other_topic}", 0)
-    if bit == -1 and (other_topic, other_at) == (0, at):
+    if bit == -1 and (other_topic, other_offset) == (0, damaged_offset):
         return
-    overwrite(store, queue, at, damaged(queue.entry(at), other.entry(other_at), bit))
+    overwrite(store, queue, damaged_offset, damaged(queue.entry(damaged_offset), other.entry(other_offset), bit))
     offset, seen = 0, []
     while offset < 40:
         found = read(store, queue, offset, most=7)
         seen += list(places(found))
         assert found.number or found.mismatch
         if found.mismatch is not None:
-            assert (found.mismatch.queue_offset, found.next_offset) == (at, at)
-            offset = at + 1
+            assert (found.mismatch.queue_offset, found.next_offset) == (damaged_offset, damaged_offset)
+            offset = damaged_offset + 1
         else:
             offset = found.next_offset
-    assert seen == [(b"T0", 0, number) for number in range(40) if number != at]
+    assert seen == [(b"T0", 0, number) for number in range(40) if number != damaged_offset]
 
 
 def test_placeholder_entries_are_skipped() -> None:
-    store = lockstep()
+    store = interleaved_store()
     queue = store.queue("T1", 0)
     overwrite(store, queue, 3, QUEUE_ENTRY.pack(queue.entry(3).log_offset, PREFILL_SIZE, 0))
     found = read(store, queue)
@@ -116,13 +116,13 @@ def test_one_pull_reads_entries_of_several_files_and_of_memory(queues: int) -> N
     assert [offset for _, _, offset in places(read(store, queue, 30))] == list(range(30, 45))
 
 
-def test_records_of_every_form_are_distinguished_from_others() -> None:
-    """IPv6 hosts shift the body; long topics have a length of two bytes."""
+def test_records_of_every_layout_are_distinguished_from_others() -> None:
+    """IPv6 hosts shift the body; the length of a long topic takes two bytes."""
     store = start(new_disk())
-    v6 = encode_host(bytes(15) + b"\1", 10911)
+    ipv6_host = encode_host(bytes(15) + b"\1", 10911)
     for topic in ("T", "L" * 127, "M" * 128, "N" * 200):
-        for born in (HOST, v6):
-            for host in (HOST, v6):
+        for born in (HOST, ipv6_host):
+            for host in (HOST, ipv6_host):
                 store.put(
                     store.queue(topic, 0),
                     body=b"x" * 30,
@@ -145,7 +145,7 @@ def test_records_of_every_form_are_distinguished_from_others() -> None:
 @given(st.integers(0, 1000), st.integers(1, 9), st.integers(100, 3000))
 @settings(max_examples=60, deadline=None)
 def test_messages_equal_those_of_reading_entry_by_entry(seed: int, most: int, bytes_max: int) -> None:
-    """Batches, single messages, several queues, limits: compared with reading entry by entry."""
+    """Random messages in several queues, read with random limits of messages, bytes and log offset."""
     random = Random(seed)
     store = start(new_disk())
     for number in range(120):
@@ -167,25 +167,25 @@ def test_messages_equal_those_of_reading_entry_by_entry(seed: int, most: int, by
             )
             expected: list[int] = []
             total = 0
-            behind = offset
+            next_offset = offset
             for log_offset, size, code in store.entries(queue, offset, most if codes is None else 800):
                 if log_offset >= limit:
                     break
                 if codes is None or code in codes:
                     if expected and (len(expected) == most or total + size > bytes_max):
                         break
-                    expected.append(behind)
+                    expected.append(next_offset)
                     total += size
-                behind += 1
+                next_offset += 1
             assert [place for _, _, place in places(found)] == expected
-            assert (found.next_offset, found.number, found.mismatch) == (behind, len(expected), None)
-            if behind == offset:
+            assert (found.next_offset, found.number, found.mismatch) == (next_offset, len(expected), None)
+            if next_offset == offset:
                 break
-            offset = behind
+            offset = next_offset
 
 
 def test_pull_continues_from_files_into_memory(tmp_path: Path) -> None:
-    """20 messages whose entries are written, 10 whose are not: one pull gets 30."""
+    """The entries of 20 messages are written, those of 10 are in memory: one pull returns 30 messages."""
     broker = Harness(tmp_path)
     for _ in range(20):
         broker.send("TopicA")

@@ -67,8 +67,8 @@ def test_messages_sent_back_are_counted(tmp_path: Path) -> None:
     assert counter(broker, "SNDBCK_PUT_NUMS", "TopicA@group")["statsMinute"]["sum"] == 1
 
 
-def test_text_that_a_producer_calls_the_topic_of_a_message_is_counted_for_the_real_one(tmp_path: Path) -> None:
-    """It can be 30 KiB long, and another one for each message."""
+def test_send_back_is_counted_for_the_real_topic_not_for_a_property_of_the_producer(tmp_path: Path) -> None:
+    """RETRY_TOPIC may be 30 KiB long and differ in each message, so counters by it would take unlimited memory."""
     broker = Harness(tmp_path)
     sent = broker.ask(Code.SEND_MESSAGE_V2, send_fields("TopicA", properties={"RETRY_TOPIC": "x" * 30_000}), b"one")
     fields = {"offset": int(sent.fields["msgId"][16:], 16), "group": "group", "delayLevel": 0, "originMsgId": ""}
@@ -76,7 +76,7 @@ def test_text_that_a_producer_calls_the_topic_of_a_message_is_counted_for_the_re
     assert broker.node.features.find(Stats).total("SNDBCK_PUT_NUMS", "TopicA@group") == 1
 
 
-def test_minute_hour_and_day_are_spans_of_their_own(tmp_path: Path) -> None:
+def test_minute_hour_and_day_are_summed_separately(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     broker.pass_time(10_000)
@@ -134,7 +134,7 @@ def test_slave_does_not_count_replicated_messages(tmp_path: Path) -> None:
 
 
 @spec("O02")
-def test_role_change_neither_loses_what_a_master_stored_nor_counts_what_a_slave_copied(tmp_path: Path) -> None:
+def test_role_change_loses_no_count_of_a_master_and_counts_no_copy_of_a_slave(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     counters = broker.node.features.find(Stats)
 
@@ -146,9 +146,9 @@ def test_role_change_neither_loses_what_a_master_stored_nor_counts_what_a_slave_
     queues = [broker.node.store.queues["TopicA", 0]]
     assert counted() == 2
     let(broker.node, is_master=False, sends=None)
-    broker.send("TopicA")  # for the counters, a copy of the master's
+    broker.send("TopicA")  # for the counters, a message copied from the master
     broker.send("TopicA")
-    assert counted() == 2, "before the next sample, too"
+    assert counted() == 2, "not even before the next sample"
     let(broker.node, is_master=True)
     broker.send("TopicA")
     assert counted() == 3
