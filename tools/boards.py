@@ -72,7 +72,11 @@ OVERVIEW = Board(
         (
             "Now",
             (
-                stat("Groups with a master", "none", f"count(max by (broker) (tandemq_broker_master{BY_GROUP}) == 1)"),
+                stat(
+                    "Groups with a master",
+                    "none",
+                    f"count(max by (broker) (tandemq_broker_master{BY_GROUP}) == 1) or vector(0)",
+                ),
                 stat("Processes down", "none", 'count(up{job="tandemq"} == 0) or vector(0)', limit=1),
                 stat("Messages in", "mps", f"sum({rate('rocketmq_messages_in_total', BY_NODE)})"),
                 stat("Messages out", "mps", f"sum({rate('rocketmq_messages_out_total', BY_NODE)})"),

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
+from starlette.requests import Request
 
 from tandemq.client.aio.admin import Admin
+from tandemq.console.access.accounts import ConsoleRole
 from tandemq.console.cluster.messages import (
     BODY_SHOWN_MAX,
     RESENT_FROM,
@@ -15,9 +17,11 @@ from tandemq.console.cluster.messages import (
     listed,
     shown_body,
 )
-from tandemq.console.services import ConsoleSettings
+from tandemq.console.pages import tail
+from tandemq.console.services import Console, ConsoleSettings, wall_ms
+from tandemq.console.visit import Visit
 from tandemq.errors import LocalError
-from tandemq.groupdb.audit import AuditEntry
+from tandemq.groupdb.audit import Actor, AuditEntry
 from tests.unit.console.conftest import Browser
 from tests.unit.console.fakes import FakeAdmin, FakeProducer, stored
 
@@ -216,3 +220,36 @@ class TestHiddenBodies:
             assert "secret" not in viewer.get(path).text, path
         assert viewer.get(f"{ONE}/body").status_code == 404
         assert "secret body" in browser_of("operator").get(ONE).text
+
+    def test_stream_ends_when_the_user_may_see_bodies_no_more(
+        self, console: Console, cluster: FakeAdmin, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cluster.messages = [stored("Orders", 0, b"secret body")]
+        monkeypatch.setattr(tail, "TICK_S", 0.001)
+        accounts, now_ms = console.accounts, wall_ms()
+        by = Actor("root", "127.0.0.1")
+        user = accounts.add("ada", ConsoleRole.OPERATOR, "a long password", by, now_ms)
+        session = accounts.open_session(user, "127.0.0.1", now_ms)
+        request = Request(
+            {
+                "type": "http",
+                "path": "/topics/Orders/tail",
+                "path_params": {"topic": "Orders"},
+                "headers": [],
+                "query_string": b"",
+            }
+        )
+        visit = Visit(request, console, "127.0.0.1", user, session, "", "en")
+
+        async def run() -> list[str]:
+            found = []
+            async for text in tail._events(visit):
+                found.append(text)
+                if len(found) == 1:
+                    accounts.set_role("ada", ConsoleRole.VIEWER, by, now_ms)
+                    cluster.messages = [stored("Orders", 0, b"secret body"), stored("Orders", 1, b"another secret")]
+            return found
+
+        first, last = asyncio.run(run())
+        assert "secret body" in first
+        assert "over" in last and "secret" not in last

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tandemq.client.admin.cluster import topic_route
 from tandemq.client.consumer.offsets.lookup import ask_member
-from tandemq.client.core.operations import Invoke, Steps, ask, ask_all, checked, request, text_of
+from tandemq.client.core.operations import Invoke, Steps, ask, ask_all, checked, refusal, request, text_of
 from tandemq.client.core.pulled import decode_pulled
 from tandemq.client.core.routes import Routes
 from tandemq.codec.record.record import decode_messages, parse_message_id, read_message
@@ -71,7 +71,7 @@ def located_messages(
 
     Raises:
         NoRoute: no name server knows the topic.
-        NetworkError: no broker responds.
+        NetworkError, RemoteError: no broker responds, or each refuses.
         ProtocolError: all messages found are damaged.
     """
     route = yield from topic_route(routes, topic)
@@ -86,7 +86,7 @@ def located_messages(
         fields["_UNIQUE_KEY_QUERY"] = True
     names = {address: name for name, group in route.brokers.items() for address in group.members.values()}
     answers = yield from ask_all([Invoke(address, _command(fields), QUERY_TIMEOUT_MS) for address in names])
-    errors = [answer for answer in answers if isinstance(answer, TandemError)]
+    errors = [error for answer in answers if (error := _failure(answer)) is not None]
     if errors and len(errors) == len(answers):
         raise errors[0]
     found: dict[MessageQueue, dict[int, StoredMessage]] = {}
@@ -101,6 +101,13 @@ def located_messages(
         raise damages[0]
     located = [LocatedMessage(queue, message) for queue, by_offset in found.items() for message in by_offset.values()]
     return sorted(located, key=lambda hit: (hit.message.store_ms, hit.message.log_offset))[:count_max]
+
+
+def _failure(answer: Command | TandemError) -> TandemError | None:
+    """Return why a broker has not searched for a key; None if it has."""
+    if isinstance(answer, TandemError):
+        return answer
+    return None if answer.code in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND) else refusal(answer)
 
 
 def messages_by_key(

@@ -67,7 +67,8 @@ async def _events(visit: Visit) -> AsyncIterator[str]:
                 return
             if time.monotonic() - checked > CHECK_S:
                 checked = time.monotonic()
-                if await console.run(console.accounts.user_of, visit.session_id, wall_ms()) is None:
+                visit.user = await console.run(console.accounts.user_of, visit.session_id, wall_ms())
+                if visit.user is None:
                     yield event("", name="over")
                     return
             if time.monotonic() - warned > WARNINGS_S:

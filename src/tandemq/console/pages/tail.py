@@ -49,7 +49,8 @@ async def _events(visit: Visit) -> AsyncIterator[str]:
     console, start_s, previous = visit.console, time.monotonic(), ""
     async with console.stream(visit.actor.name) as is_open:
         while is_open and time.monotonic() - start_s < SECONDS_MAX and not console.ending.is_set():
-            if await console.run(console.accounts.user_of, visit.session_id, wall_ms()) is None:
+            visit.user = await console.run(console.accounts.user_of, visit.session_id, wall_ms())
+            if visit.user is None or not visit.sees_bodies:
                 break
             try:
                 text = visit.text("tail_part.html", **await _values(visit))

@@ -12,7 +12,7 @@ from tandemq.client.core.operations import Steps
 from tandemq.client.core.pulled import decode_pulled
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions, MessageModel
 from tandemq.codec.record.record import INFLATED_BYTES_MAX
-from tandemq.errors import ProtocolError
+from tandemq.errors import ProtocolError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue, SysFlag, decode_properties
@@ -322,3 +322,14 @@ def test_query_returns_sound_messages_and_fails_if_there_are_none() -> None:
         outcome(world, queries.messages_by_key(world.node.routes, "T", "k", 10))
     with pytest.raises(ProtocolError, match="offset 1"):
         outcome(world, queries.message_at(world.node.routes, QUEUE, 1))
+
+
+def test_query_that_every_broker_refuses_fails() -> None:
+    world, broker = one_broker()
+    broker.handlers[RequestCode.QUERY_MESSAGE] = lambda command: command.answer(
+        ResponseCode.NO_PERMISSION, remark="not to you"
+    )
+    with pytest.raises(RemoteError, match="not to you"):
+        outcome(world, queries.messages_by_key(world.node.routes, "T", "k", 10))
+    broker.handlers[RequestCode.QUERY_MESSAGE] = lambda command: command.answer(ResponseCode.QUERY_NOT_FOUND)
+    assert outcome(world, queries.messages_by_key(world.node.routes, "T", "k", 10)) == []
