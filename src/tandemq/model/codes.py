@@ -250,6 +250,8 @@ class RequestCode(IntEnum):
     """broker: for pipelines: fields and response of PULL_MESSAGE, answered by every member, active or not; for no
     consumer group (the name is only used for statistics), never held, without commits; in mode `elect` nothing
     behind the confirm offset. The response to an offset behind the end has `minOffset` and `maxOffset`."""
+    TANDEM_POP_ORDERS = 7_308
+    """broker: batches of ordered pops that are not acknowledged (slaves ask)."""
     TANDEM_FAILOVER_STATUS = 7_320
     """broker: the state of a broker in its group, and its history."""
     TANDEM_SWITCH = 7_321

@@ -4,7 +4,7 @@ A pop takes messages of any queue. They are invisible to the group for a time, a
 by its handle. Source: docs/reference/pop.md; RocketMQ ExtraInfoUtil, KeyBuilder, PopAckConstants.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -124,6 +124,16 @@ class PoppedQueue(NamedTuple):
 def start_offset_info(queues: Iterable[PoppedQueue]) -> str:
     """Return the queues and their first offsets, as the response to a pop has them."""
     return ";".join([f"{queue.kind:d} {queue.queue_id} {queue.start_offset}" for queue in queues])
+
+
+def order_count_info(kind: TopicKind, queue_id: int, offsets: Sequence[int], attempts: Mapping[int, int]) -> str:
+    """Return how often the messages of an ordered pop were handed out before, as the response has it.
+
+    The last part is for older clients: the lowest number, of all messages.
+    """
+    counted = [f"{kind:d} qo{queue_id}%{offset} {attempts[offset]}" for offset in offsets if attempts.get(offset)]
+    least = min((attempts.get(offset, 0) for offset in offsets), default=0)
+    return ";".join([*counted, f"{kind:d} {queue_id} {least}"])
 
 
 def message_offset_info(queues: Iterable[PoppedQueue]) -> str:

@@ -28,6 +28,8 @@ from tandemq.model.command import Command
 GATED = frozenset(
     {
         Code.UPDATE_CONSUMER_OFFSET,
+        Code.ACK_MESSAGE,
+        Code.BATCH_ACK_MESSAGE,
         Code.QUERY_CONSUMER_OFFSET,
         Code.UPDATE_AND_CREATE_STATIC_TOPIC,
         Code.DELETE_TOPIC_IN_BROKER,

@@ -6,11 +6,13 @@ in the log. Source: docs/reference/pop.md; RocketMQ AckMessageProcessor, ChangeI
 
 import base64
 import binascii
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
 
 from tandemq.boundary import Now
+from tandemq.broker.features.pop.orders import Orders
 from tandemq.broker.features.pop.records import Acknowledged, Checkpoint, Popped
 from tandemq.broker.features.pop.revive_queue import ReviveQueues
 from tandemq.broker.kernel.connection import Link
@@ -26,7 +28,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.java_types import Int32, Int64
-from tandemq.model.pop import MESSAGES_MAX, TopicKind, parse_handle, pop_retry_topic
+from tandemq.model.pop import MESSAGES_MAX, ORDERED_QUEUE, TopicKind, parse_handle, pop_retry_topic
 
 ENTRIES_MAX = 4_096
 """Maximum number of entries of a request with acknowledgements of several pops."""
@@ -66,9 +68,21 @@ class _Taken(NamedTuple):
 class Acks(Feature):
     """Take acknowledgements, and changes of invisible times."""
 
-    def __init__(self, kernel: Kernel, queues: ReviveQueues) -> None:
-        """Begin. `queues`: the revive topic."""
+    def __init__(
+        self, kernel: Kernel, queues: ReviveQueues, orders: Orders, wake: Callable[[Iterable[str]], None]
+    ) -> None:
+        """Begin.
+
+        Args:
+            kernel: of the broker.
+            queues: the revive topic.
+            orders: batches of ordered pops.
+            wake: has the requests that wait for topics tried again.
+        """
         self._queues = queues
+        self._orders = orders
+        self._wake = wake
+        self._offsets = kernel.offsets
         self._puts = kernel.puts
         self._store = kernel.store
         self._topics = kernel.topics
@@ -100,9 +114,27 @@ class Acks(Feature):
         problem = self._problem(fields.topic, fields.queue_id, fields.offset, is_last_allowed=True)
         if problem is not None:
             return command.answer(problem[0], remark=problem[1])
+        if taken.revive_queue == ORDERED_QUEUE:
+            return self._end_ordered(command, taken.popped, fields.offset)
         self._take(taken, fields.offset)
         self._answers.append((link, command))
         return None
+
+    def _end_ordered(self, command: Command, popped: Popped, offset: int) -> Command:
+        """Acknowledge a message of an ordered pop: the group's offset moves behind those acknowledged in order."""
+        place = popped.topic, popped.group, popped.queue_id
+        batch, committed = self._orders.table.get(place), self._offsets.get(*place)
+        if batch is None or batch.pop_ms != popped.pop_ms or batch.next_offset() != committed:
+            # It was handed out again meanwhile, or an operator has set the offset.
+            return command.answer(ResponseCode.SUCCESS)
+        if offset not in batch.offsets:
+            return command.answer(ResponseCode.MESSAGE_ILLEGAL, remark=f"the offset {offset} is not in the batch")
+        batch = self._orders.acknowledged(place, offset)
+        self.acked += 1
+        self._offsets.commit(*place, batch.next_offset())
+        if not batch.blocks_until():
+            self._wake([popped.topic])
+        return command.answer(ResponseCode.SUCCESS)
 
     def _on_batch(self, link: Link, command: Command, now: Now) -> Command | None:
         body = decode_body(command.body, BatchAckBody, "batch acknowledgement") if command.body else BatchAckBody()
@@ -114,11 +146,19 @@ class Acks(Feature):
         if len(body.acks) > ENTRIES_MAX:
             raise ProtocolError(f"{len(body.acks)} entries, at most {ENTRIES_MAX} are allowed in a batch")
         entries = [(self._of_entry(entry, now), _offsets_of(entry)) for entry in body.acks]
+        is_recorded = False
         for taken, offsets in entries:
+            if taken.revive_queue == ORDERED_QUEUE:
+                for offset in offsets:
+                    self._end_ordered(command, taken.popped, offset)
+                continue
+            is_recorded = True
             queue = self._store.queues.get((taken.popped.topic, taken.popped.queue_id))
             for offset in offsets:
                 if queue is not None and queue.min_offset <= offset <= queue.max_offset:
                     self._take(taken, offset)
+        if not is_recorded:
+            return command.answer(ResponseCode.SUCCESS)
         self._answers.append((link, command))
         return None
 
@@ -132,6 +172,8 @@ class Acks(Feature):
         problem = self._problem(fields.topic, fields.queue_id, fields.offset, is_last_allowed=False)
         if problem is not None:
             return command.answer(problem[0], remark=problem[1])
+        if taken.revive_queue == ORDERED_QUEUE:
+            return self._change_ordered(command, taken.popped, fields, now)
         popped = taken.popped._replace(start_offset=fields.offset, pop_ms=now.wall_ms)
         checkpoint = Checkpoint(popped, fields.invisible_time, (fields.offset,))
         try:
@@ -146,6 +188,20 @@ class Acks(Feature):
         }
         self._answers.append((link, msgspec.structs.replace(command, fields=answer)))
         return None
+
+    def _change_ordered(self, command: Command, popped: Popped, fields: AckFields, now: Now) -> Command:
+        place = popped.topic, popped.group, popped.queue_id
+        batch = self._orders.table.get(place)
+        changed_ms = 0
+        if batch is not None and batch.pop_ms == popped.pop_ms and fields.offset in batch.offsets:
+            self._orders.changed_time(place, fields.offset, now.wall_ms + fields.invisible_time)
+            changed_ms = now.wall_ms + fields.invisible_time - popped.pop_ms
+        answer = {
+            "popTime": str(popped.pop_ms if changed_ms else 0),
+            "invisibleTime": str(changed_ms),
+            "reviveQid": str(ORDERED_QUEUE),
+        }
+        return command.answer(ResponseCode.SUCCESS, fields=answer)
 
     def _refusal(self, command: Command) -> Command | None:
         refusal = self._puts.refusal
@@ -181,7 +237,7 @@ class Acks(Feature):
         Raises:
             ProtocolError: no broker makes such a handle.
         """
-        if not 0 <= revive_queue < self._queues.count:
+        if not 0 <= revive_queue < self._queues.count and revive_queue != ORDERED_QUEUE:
             raise ProtocolError(f"the handle names queue {revive_queue} of {self._queues.name}, which does not exist")
         if revive_ms - now.wall_ms > self._current.config.timer_delay_max_s * 1000:
             raise ProtocolError(f"the handle's time is {revive_ms}, further away than timerMaxDelaySec allows")

@@ -2,6 +2,7 @@
 
 from tandemq.broker.features.pop.acks import Acks
 from tandemq.broker.features.pop.assignment import Assignment
+from tandemq.broker.features.pop.orders import Orders
 from tandemq.broker.features.pop.processor import PopProcessor
 from tandemq.broker.features.pop.request_modes import RequestModes
 from tandemq.broker.features.pop.revive import Revival
@@ -15,5 +16,7 @@ def build(kernel: Kernel) -> tuple[Feature, ...]:
     queues = ReviveQueues(kernel)
     revival = Revival(kernel, queues)
     modes = RequestModes(kernel)
-    pops = PopProcessor(kernel, queues, revival)
-    return Acks(kernel, queues), pops, revival, modes, Assignment(kernel, modes)
+    orders = Orders(kernel)
+    pops = PopProcessor(kernel, queues, revival, orders)
+    acks = Acks(kernel, queues, orders, pops.wake)
+    return acks, pops, revival, orders, modes, Assignment(kernel, modes)

@@ -7,12 +7,13 @@ Source: docs/reference/pop.md; RocketMQ PopMessageProcessor, PeekMessageProcesso
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from struct import Struct
 
 from tandemq.boundary import Buffer, Now, Turn
+from tandemq.broker.features.pop.orders import Orders
 from tandemq.broker.features.pop.records import Checkpoint, Popped
 from tandemq.broker.features.pop.revive import Revival
 from tandemq.broker.features.pop.revive_queue import ReviveQueues
@@ -37,12 +38,14 @@ from tandemq.model.command import Command
 from tandemq.model.pop import (
     ANY_QUEUE,
     MESSAGES_MAX,
+    ORDERED_QUEUE,
     POP_CK,
     Handle,
     PoppedQueue,
     TopicKind,
     is_poppable,
     message_offset_info,
+    order_count_info,
     pop_retry_topic,
     start_offset_info,
 )
@@ -56,6 +59,8 @@ EARLY_MS = 50
 POLL_MS_MAX = 120_000
 TRIES_PER_TURN = 64
 """Maximum number of waiting requests that a turn tries again or answers."""
+ATTEMPT_ID_CHARACTERS = 128
+"""Characters of the id of an ordered pop that are kept."""
 EMPTY_READS_MAX = 4
 """How often a queue is read on in one request when none of the messages examined matches."""
 _size_offset = Struct(">i16xq").unpack_from
@@ -70,14 +75,17 @@ class _Found:
     count: int = 0
     rest: int = 0
     """Number of messages left for the group."""
+    attempts: list[str] = field(default_factory=list)
+    """Of an ordered pop: how often its messages were handed out before, by queue."""
 
 
 class PopProcessor(Feature):
     """The pops of one broker."""
 
-    def __init__(self, kernel: Kernel, queues: ReviveQueues, revival: Revival) -> None:
+    def __init__(self, kernel: Kernel, queues: ReviveQueues, revival: Revival, orders: Orders) -> None:
         """Begin without pops. `queues`: the revive topic."""
         self._queues = queues
+        self._orders = orders
         self._revival = revival
         self._store = kernel.store
         self._topics = kernel.topics
@@ -155,8 +163,6 @@ class PopProcessor(Feature):
             raise PullRefused(
                 ResponseCode.SYSTEM_ERROR, "POP needs timed messages, timerWheelEnable is false on this broker"
             )
-        if is_true(fields.order):
-            raise PullRefused(ResponseCode.SYSTEM_ERROR, "ordered POP is not supported yet")
         self._check_place(fields.topic, fields.consumer_group, fields.queue_id, now)
         if self._puts.refusal is not None:
             raise PullRefused(*self._puts.refusal)
@@ -171,6 +177,8 @@ class PopProcessor(Feature):
             most=fields.max_msg_nums,
             invisible_ms=fields.invisible_time,
             starts_at_end=fields.init_mode != 0,
+            order=is_true(fields.order),
+            attempt_id=(fields.attempt_id or "")[:ATTEMPT_ID_CHARACTERS],
         )
 
     def _check_place(self, topic: str, group: str, queue_id: int, now: Now) -> Topic:
@@ -224,7 +232,16 @@ class PopProcessor(Feature):
             return command.answer(refused.code, remark=refused.remark)
         deadline_ms = now.mono_ms + _wait_ms(fields.poll_time, fields.born_time, now)
         place = fields.topic, fields.consumer_group, fields.queue_id
-        request = WaitingRequest(link.number, command, *place, deadline_ms, selector, is_notification=True)
+        request = WaitingRequest(
+            link.number,
+            command,
+            *place,
+            deadline_ms,
+            selector,
+            order=is_true(fields.order),
+            attempt_id=(fields.attempt_id or "")[:ATTEMPT_ID_CHARACTERS],
+            is_notification=True,
+        )
         if self._answer(request, now):
             return None
         if self._wait(request, now):
@@ -260,12 +277,14 @@ class PopProcessor(Feature):
         command = request.command
         if not found.count:
             return False
-        fields = _info(now.wall_ms, request.invisible_ms, revive_queue, found.rest)
+        fields = _info(now.wall_ms, request.invisible_ms, ORDERED_QUEUE if request.order else revive_queue, found.rest)
         fields["startOffsetInfo"] = start_offset_info(found.queues)
         fields["msgOffsetInfo"] = message_offset_info(found.queues)
+        if request.order:
+            fields["orderCountInfo"] = ";".join(found.attempts)
         body = b"".join([bytes(piece) for piece in found.buffers])
         answer = command.answer(ResponseCode.SUCCESS, remark="FOUND", fields=fields, body=body)
-        waits, end = self._turn.serving.is_elect, self._store.log.end
+        waits, end = self._turn.serving.is_elect, 0 if request.order else self._store.log.end
         self._puts.acks.append((request.link, encode_command(answer), end, waits, 0))
         self.popped += found.count
         return True
@@ -315,6 +334,8 @@ class PopProcessor(Feature):
         name = pop_retry_topic(request.group, request.topic, kind)
         retry = self._topics.get(name)
         retries = [(kind, name, number) for number in range(retry.config.read_queue_nums)] if retry else []
+        if request.order:
+            retries = []
         if first < config.pop_from_retry_percent:
             yield from retries
         if request.queue_id != ANY_QUEUE:
@@ -338,7 +359,8 @@ class PopProcessor(Feature):
     ) -> None:
         end = self._pulls.visible_end(queue)
         offset = self._offset(request, kind, queue, end)
-        if offset >= end:
+        place = queue.topic, request.group, queue.queue_id
+        if offset >= end or (request.order and self._orders.is_blocked(place, offset, request.attempt_id, now.wall_ms)):
             return
         if found.count >= request.most:
             found.rest += end - offset
@@ -351,8 +373,8 @@ class PopProcessor(Feature):
             self._take(request, kind, queue, messages, revive_queue, found, now)
         found.count += messages.number
         found.rest += max(0, end - messages.next_offset)
-        if revive_queue is not None:
-            self._moved[queue.topic, request.group, queue.queue_id] = messages.next_offset
+        if revive_queue is not None and not (request.order and messages.number):
+            self._moved[place] = messages.next_offset
 
     def _examine(self, queue: ConsumeQueue, offset: int, end: int, request: WaitingRequest, most: int) -> Messages:
         """Read messages from an offset on, several times if those examined do not match."""
@@ -387,6 +409,9 @@ class PopProcessor(Feature):
         if not self._offsets.has_room(queue.topic, group, queue_id):
             raise SendRefused(ResponseCode.SYSTEM_BUSY, "the offsets of all groups take too much memory")
         offsets = _offsets_in(messages.buffers)
+        if request.order:
+            self._take_ordered(request, queue, messages, offsets, found, now)
+            return
         broker = self._current.config.broker_name
         popped = Popped(queue.topic, queue_id, group, offsets[0], now.wall_ms, broker)
         self._queues.put_checkpoint(Checkpoint(popped, request.invisible_ms, tuple(offsets)), revive_queue, now)
@@ -396,6 +421,25 @@ class PopProcessor(Feature):
         found.buffers += self._as_popped(messages, request, taken, revive_queue, now) if is_retry else messages.buffers
         self._pulls.note_sent(request.link, messages)
         self._pulls.counters.note(queue.topic, group, queue_id, messages.number, messages.size, messages.next_offset)
+
+    def _take_ordered(
+        self,
+        request: WaitingRequest,
+        queue: ConsumeQueue,
+        messages: Messages,
+        offsets: list[int],
+        found: _Found,
+        now: Now,
+    ) -> None:
+        """Note the batch of an ordered pop, and add it to the answer; the group's offset stays where it begins."""
+        place = queue.topic, request.group, queue.queue_id
+        batch = self._orders.popped(place, offsets, request.attempt_id, request.invisible_ms, now)
+        found.attempts.append(order_count_info(TopicKind.NORMAL, queue.queue_id, offsets, batch.attempts))
+        found.queues.append(PoppedQueue(TopicKind.NORMAL, queue.queue_id, offsets[0], offsets))
+        found.buffers += messages.buffers
+        self._moved[place] = offsets[0]
+        self._pulls.note_sent(request.link, messages)
+        self._pulls.counters.note(*place, messages.number, messages.size, messages.next_offset)
 
     def _offset(self, request: WaitingRequest, kind: TopicKind, queue: ConsumeQueue, end: int) -> int:
         """Return the queue offset at which a group reads on."""
@@ -513,9 +557,18 @@ class PopProcessor(Feature):
         return self.waiting.next_ms()
 
     def run_due(self, _turn: Turn, now: Now) -> None:
-        """Answer requests whose time is over."""
+        """Answer requests whose time is over, and wake those for queues whose messages are visible again."""
+        if self.waiting.size:
+            unlocked = [topic for topic in self._orders.take_unlocked(now.wall_ms) if self.waiting.awaits(topic)]
+            self.wake(unlocked)
         for request in self.waiting.due(now.mono_ms, TRIES_PER_TURN):
             self._time_out(request)
+
+    def wake(self, topics: Iterable[str]) -> None:
+        """Have requests that wait for topics tried again with the next turn."""
+        for topic in topics:
+            self._woken[topic] = None
+            self._tried_end = -1
 
     def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
         """See `Feature`."""

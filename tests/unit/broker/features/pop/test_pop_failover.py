@@ -1,0 +1,73 @@
+"""Pops in a group that elects its master: the next one neither repeats nor forgets what was popped."""
+
+from pathlib import Path
+
+import pytest
+
+from tandemq.coordination.registry.records import Mode
+from tandemq.model.codes import RequestCode, ResponseCode
+from tests.request_fields import topic_fields
+from tests.unit.broker.features.pop.consumer import TOPIC, Taken, bodies, pop_fields, taken_from
+from tests.unit.broker.roles.registry_group import Broker, RegistryGroup
+
+COUNT = 12
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> RegistryGroup:
+    """Return a group with a topic that has messages, all in queue 0."""
+    group = RegistryGroup(tmp_path, Mode.ELECT, members=3)
+    group.serving.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(TOPIC, 1))
+    for number in range(COUNT):
+        assert group.send(group.serving, b"%02d" % number, topic=TOPIC) == ResponseCode.SUCCESS
+    group.pass_time(3_000)
+    return group
+
+
+def pop(broker: Broker, **changes: object) -> list[Taken]:
+    answer = broker.ask(RequestCode.POP_MESSAGE, pop_fields(**changes))
+    return [] if answer.code == ResponseCode.POLLING_TIMEOUT else taken_from(answer)
+
+
+def failed_over(group: RegistryGroup) -> Broker:
+    """Kill the active member, and return the next one."""
+    number = next(number for number, broker in group.brokers.items() if broker is group.serving)
+    group.kill(number)
+    group.pass_time(30_000)
+    return group.serving
+
+
+def test_new_master_repeats_no_pop_and_forgets_no_acknowledgement(group: RegistryGroup) -> None:
+    first = group.serving
+    taken = pop(first, maxMsgNums=8, invisibleTime=60_000)
+    assert len(taken) == 8
+    for message in taken[:5]:
+        assert first.ask(RequestCode.ACK_MESSAGE, message.fields).code == ResponseCode.SUCCESS
+    after = failed_over(group)
+    assert after is not first
+    rest = pop(after, invisibleTime=600_000)
+    assert bodies(rest) == [b"%02d" % number for number in range(8, COUNT)]
+    group.pass_time(40_000)
+    assert bodies(pop(after)) == bodies(taken[5:])
+
+
+def test_new_master_takes_acknowledgements_of_the_old_one_s_handles(group: RegistryGroup) -> None:
+    taken = pop(group.serving, invisibleTime=60_000)
+    after = failed_over(group)
+    for message in taken:
+        assert after.ask(RequestCode.ACK_MESSAGE, message.fields).code == ResponseCode.SUCCESS
+    group.pass_time(70_000)
+    assert pop(after) == []
+
+
+def test_new_master_knows_which_batches_of_ordered_pops_are_handed_out(group: RegistryGroup) -> None:
+    ordered = {"order": "true", "maxMsgNums": 3, "invisibleTime": 60_000}
+    first = group.serving
+    taken = pop(first, **ordered)
+    assert first.ask(RequestCode.ACK_MESSAGE, taken[0].fields).code == ResponseCode.SUCCESS
+    group.pass_time(500)
+    after = failed_over(group)
+    assert pop(after, **ordered) == []
+    for message in taken[1:]:
+        assert after.ask(RequestCode.ACK_MESSAGE, message.fields).code == ResponseCode.SUCCESS
+    assert bodies(pop(after, **ordered)) == [b"03", b"04", b"05"]
