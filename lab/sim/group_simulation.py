@@ -9,7 +9,8 @@ from random import Random
 
 from lab.sim.checkers.final_groups import GroupFinalChecks
 from lab.sim.checkers.groups import GroupChecks
-from lab.sim.checkers.model import BrokerRef
+from lab.sim.checkers.model import POP_GROUP, BrokerRef
+from lab.sim.checkers.pops import PopChecks
 from lab.sim.faults.groups import GroupFaults
 from lab.sim.faults.mappings import MappingFaults
 from lab.sim.history import History
@@ -17,6 +18,7 @@ from lab.sim.workload.application import Application, ApplicationContext
 from lab.sim.workload.group_applications import FOUND_US, GroupConsuming, GroupProducing
 from lab.sim.workload.group_clients import GroupConsumer, GroupProducer, MemberPicker
 from lab.sim.workload.host import ClientHost
+from lab.sim.workload.pop_consumer import GroupPopConsumer
 from lab.sim.workload.raw_client import RawClient
 from lab.sim.workload.timed_producer import TIMED, GroupTimedProducer, with_timed
 from lab.sim.workload.topic_cycles import SHARE as CYCLES
@@ -31,8 +33,9 @@ from lab.sim.world.groups import (
     with_slave_reads,
     with_static_topic,
 )
-from lab.sim.world.plan import client_ip, has_transactions, with_transactions
+from lab.sim.world.plan import client_ip, has_pops, has_transactions, with_transactions
 from lab.sim.world.world import MS, SECOND, Violation
+from tandemq.coordination.registry.records import Mode
 
 SERVE_US = 30 * SECOND
 """Time limit after the last fault for every group to accept messages again, with the help of operators."""
@@ -46,6 +49,10 @@ APPLICATIONS = 0.3
 APPLICATIONS_GROUP = "GA"
 RETRY_MS = 10_000
 """For how long an application tries to have a transaction stored, or ended."""
+CLOCKS_MS = 6_000
+"""How far apart the clocks of members may be: they start up to 4 s apart, and drift."""
+INVISIBLE_MS = (8_000, 14_000)
+"""Shortest and longest time that popped messages are invisible."""
 KINDS = frozenset({"batch", "oneway", "nowait", "delay", "reject"})
 
 
@@ -76,8 +83,13 @@ class GroupSimulation(History):
         self.producers: list[GroupProducer] = [self._producer(number) for number in range(2)]
         self.consumers = [self._consumer(number) for number in range(CONSUMERS)]
         self.applications = self._applications(Random(f"{seed}-real-clients"))
-        groups = ("G", APPLICATIONS_GROUP) if self.applications else ("G",)
+        groups: tuple[str, ...] = ("G", APPLICATIONS_GROUP) if self.applications else ("G",)
+        pop_checks = self._pop_checks() if has_pops(seed) else None
+        if pop_checks is not None:
+            groups += (POP_GROUP,)
+            self.popping = [self._popping(pop_checks, number) for number in range(2)]
         self.final_checks = GroupFinalChecks(world, self.cluster, self.expected, self.checks, groups)
+        self.final_checks.pops = pop_checks
         nodes: list[RawClient | Application] = [*self.producers, *self.consumers, *self.applications]
         self.transacting = self._transacting(Random(f"{seed}-transactions"), len(nodes))
         if self.transacting is not None:
@@ -96,6 +108,7 @@ class GroupSimulation(History):
             self.add_static_topic(nodes, self.cluster, members, has_one_master=False)
             assert self.checks.logical is not None, "there is a static topic"
             self.checks.logical.was_forced = lambda: bool(self.checks.accepted_us)
+        nodes.extend(self.popping)
         self.clients = [ClientHost(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         self.faults = GroupFaults(world, self.network, self.cluster, self.clients, self.checks)
         if self.moving is not None:
@@ -190,6 +203,37 @@ class GroupSimulation(History):
             on_response=self.checks.responded,
         )
 
+    def _pop_checks(self) -> PopChecks:
+        """Return the checks of pops.
+
+        Excused is what groups may lose that do not elect, or whose operators accepted a loss, and the time of members
+        that take over from one whose clock had jumped.
+        """
+        checks = PopChecks(self.world, self.cluster, self.expected, slack_ms=CLOCKS_MS)
+        elected = {group.name for group in self.plan.groups if mode_of(group) is Mode.ELECT}
+
+        def is_excused(name: str) -> bool:
+            members = [host for host in self.cluster.hosts if host.group.name == name]
+            has_jumped = any(host.machine.jumps for host in members)
+            return name not in elected or name in self.checks.accepted_us or has_jumped
+
+        checks.excuses = is_excused
+        return checks
+
+    def _popping(self, checks: PopChecks, number: int) -> GroupPopConsumer:
+        name = f"pop{number}"
+        members = MemberPicker(Random(f"{self.world.seed}-{name}-members"), self._addresses())
+        return GroupPopConsumer(
+            self.world,
+            self.expected,
+            checks,
+            name,
+            Random(f"{self.world.seed}-{name}"),
+            members,
+            self.checks.responded,
+            invisible_ms=INVISIBLE_MS,
+        )
+
     # Running.
 
     def run(self) -> None:
@@ -216,6 +260,8 @@ class GroupSimulation(History):
         for application in self.applications:
             if isinstance(application, GroupConsuming):
                 application.is_hasty = True
+        for consumer in self.popping:
+            consumer.is_hasty = True
         world.run_until(world.now_us + SECOND)
         self._await_settled(end_us, SETTLE_US, help_out)
         self.final_checks.judge()

@@ -13,7 +13,8 @@ from random import Random
 from lab.sim.checkers.always import ContinuousChecks
 from lab.sim.checkers.deliveries import REJECTING_GROUP
 from lab.sim.checkers.final import FinalChecks
-from lab.sim.checkers.model import BrokerRef, SentMessage
+from lab.sim.checkers.model import POP_GROUP, BrokerRef, SentMessage
+from lab.sim.checkers.pops import PopChecks
 from lab.sim.faults.cluster import Faults
 from lab.sim.group_simulation import GroupSimulation
 from lab.sim.history import History
@@ -24,6 +25,7 @@ from lab.sim.workload.client_producer import ProducingApplication
 from lab.sim.workload.consumer import Consumer
 from lab.sim.workload.host import ClientHost
 from lab.sim.workload.malformed_peer import MalformedPeer
+from lab.sim.workload.pop_consumer import PopConsumer
 from lab.sim.workload.producer import SimProducer
 from lab.sim.workload.raw_client import RawClient
 from lab.sim.workload.request_applications import (
@@ -44,6 +46,7 @@ from lab.sim.world.plan import (
     MALFORMED_PEER_IP,
     client_ip,
     draw,
+    has_pops,
     has_static_topic,
     has_transactions,
     with_transactions,
@@ -66,6 +69,8 @@ REQUESTS = 0.2
 """Share of the seeds in which applications ask and reply."""
 SELECTIONS = 0.2
 """Share of the seeds in which a consumer group selects messages by an SQL92 expression."""
+INVISIBLE_MS = (2_000, 6_000)
+"""Shortest and longest time that popped messages are invisible."""
 GROUP_SEEDS = 1_000_000
 """Seeds from here on have groups with a registry."""
 
@@ -114,9 +119,15 @@ class Simulation(History):
             nodes.append(cycling)
         if self.plan.has_static_topic:
             self.producers.append(self.add_static_topic(nodes, self.cluster, members, has_one_master=True))
+        pop_checks = PopChecks(world, self.cluster, self.expected) if has_pops(seed) else None
+        if pop_checks is not None:
+            selections[POP_GROUP] = lambda _: True
+            self.popping = [self._popping(pop_checks, number) for number in range(2)]
+            nodes.extend(self.popping)
         names = (*dict(groups), *selections)
         self.final_checks = FinalChecks(world, self.cluster, self.expected, self.checks, names)
         self.final_checks.selections |= selections
+        self.final_checks.pops = pop_checks
         self.clients = [ClientHost(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         ClientHost(world, self.network, MALFORMED_PEER_IP, MalformedPeer(self._new_random(), self.network))
         self.faults = Faults(world, self.network, self.cluster, self.clients)
@@ -190,6 +201,18 @@ class Simulation(History):
             suspend_ms=plan.suspend_ms,
         )
 
+    def _popping(self, checks: PopChecks, number: int) -> PopConsumer:
+        name = f"pop{number}"
+        return PopConsumer(
+            self.world,
+            self.expected,
+            checks,
+            name,
+            Random(f"{self.world.seed}-{name}"),
+            self.plan.name_servers,
+            invisible_ms=INVISIBLE_MS,
+        )
+
     # Running.
 
     def run(self) -> None:
@@ -222,6 +245,8 @@ class Simulation(History):
         self.await_confirmed(self.transacting, end_us, SETTLE_US, can_be=any(has_copies))
         for producer in self.producers:
             producer.is_stopped = True
+        for consumer in self.popping:
+            consumer.is_hasty = True
         world.run_until(max(world.now_us, RUN_US_MIN))
         self._await_settled(end_us, SETTLE_US, self._empty_stores)
 

@@ -48,6 +48,7 @@ from tandemq.storage import recovery, store
 from tandemq.storage.json_tables import StoredTable, TableFile, TableOrigin
 from tandemq.storage.log import range_reader
 from tests.mutations.patch import Mutation, both, patched
+from tests.mutations.pops import POP_MUTATIONS
 from tests.mutations.static_topics import STATIC_TOPIC_MUTATIONS
 from tests.mutations.timers import TIMER_MUTATIONS
 from tests.mutations.transactions import TRANSACTION_MUTATIONS
@@ -541,6 +542,7 @@ MUTATIONS: dict[str, Mutation] = {
     "delay-early": Mutation(delay_early, frozenset({"I12"})),
     "delay-twice": Mutation(delay_twice, frozenset({"I12", "I14", "I3"})),
     **TIMER_MUTATIONS,
+    **POP_MUTATIONS,
     "offsets-go-back": Mutation(offsets_go_back, frozenset({"I7"})),
     "offsets-forgotten": Mutation(offsets_forgotten, frozenset({"I7"})),
     "queue-offset-reused": Mutation(queue_offset_reused, frozenset({"I5", "I9", "I4", "I17", "I14", "I16"})),

@@ -12,6 +12,7 @@ from lab.sim.simulation import quiet
 from tests.mutations.cluster import MUTATIONS
 from tests.mutations.groups import GROUP_MUTATIONS
 from tests.mutations.patch import Mutation
+from tests.mutations.pops import POP_MUTATIONS, POP_SEEDS
 from tests.mutations.static_topics import STATIC_TOPIC_MUTATIONS, STATIC_TOPIC_SEEDS
 from tests.mutations.test_groups import RARE as RARE_OF_GROUPS
 from tests.mutations.transactions import TRANSACTION_MUTATIONS, TRANSACTION_SEEDS
@@ -35,6 +36,9 @@ FIRST = {
     "timers-early": 18,
     "timers-again": 24,
     "timers-forgotten": 29,
+    "pops-forgotten": 39,
+    "pops-never-return": 9,
+    "pops-return-twice": 39,
     "commit-never-confirmed": 107,
     "filters-let-pass": 11,
     "filters-drop-unknown": 11,
@@ -74,6 +78,8 @@ def test_mutation_is_caught(name: str) -> None:
         seeds: Sequence[int] = range(1, SEEDS_MAX + 1)
         if name in TRANSACTION_MUTATIONS:
             seeds = TRANSACTION_SEEDS
+        if name in POP_MUTATIONS:
+            seeds = POP_SEEDS
         if name in STATIC_TOPIC_MUTATIONS:
             seeds = STATIC_TOPIC_SEEDS
         for seed in sorted(seeds, key=lambda seed: (seed < first, seed)):

@@ -12,7 +12,7 @@ went down accepts messages again, what was known beyond its log end is dropped. 
 
 from lab.sim.checkers.logical_queues import LogicalQueues
 from lab.sim.checkers.logs import read_log
-from lab.sim.checkers.model import STATIC_TOPIC, Attempt, DeliveredMessage, ExpectedState, QueuePlace
+from lab.sim.checkers.model import POP_GROUP, STATIC_TOPIC, Attempt, DeliveredMessage, ExpectedState, QueuePlace
 from lab.sim.world.cluster import Cluster, Host
 from lab.sim.world.world import MS, SECOND, Violation, World
 from tandemq.broker.node import Broker
@@ -20,13 +20,14 @@ from tandemq.codec.record.record import Record, parse_record, property_value
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import ResponseCode
+from tandemq.model.pop import REVIVE_GROUP
 
 POLL_US = SECOND
 LATE_US = 20 * SECOND
 """Maximum age of a reported offset, or of a master's offset, that may replace a higher one."""
 OFFSETS_FILE = "config/consumerOffset.json"
-TRANSACTIONS_SUFFIX = "@CID_RMQ_SYS_TRANS"
-"""Suffix of the keys under which brokers keep the offsets of the half and op queues; no consumer commits these."""
+OWN_SUFFIXES = ("@CID_RMQ_SYS_TRANS", f"@{REVIVE_GROUP}", f"@{POP_GROUP}")
+"""Ends of the keys of offsets that brokers move by themselves, and no consumer commits: transactions and pops."""
 Offsets = dict[str, dict[int, int]]
 """Offsets by "topic@group" and queue id."""
 
@@ -309,13 +310,13 @@ def says_flushed(attempt: Attempt, master: Host, *, ahead_ppm: int = 0) -> bool:
 
 
 def offsets_in(host: Host) -> dict[tuple[str, int], int]:
-    """Return the consumer offsets of a running broker, without the offsets of its transaction queues."""
+    """Return the consumer offsets of a running broker, without those that brokers move by themselves."""
     assert host.broker is not None, "it runs"
     table = host.broker.offsets.table
     return {
         (key, queue_id): offset
         for key, queues in table.items()
-        if not key.endswith(TRANSACTIONS_SUFFIX)
+        if not key.endswith(OWN_SUFFIXES)
         for queue_id, offset in queues.items()
     }
 
@@ -329,7 +330,7 @@ def _not_above(saved: Offsets, held: Offsets) -> Offsets:
 
 
 def offsets_on(host: Host) -> Offsets:
-    """Return the consumer offsets on a host's disk, without the offsets of its transaction queues.
+    """Return the consumer offsets on a host's disk, without those that brokers move by themselves.
 
     A table that a flipped byte has made unreadable has none.
     """
@@ -340,7 +341,7 @@ def offsets_on(host: Host) -> Offsets:
         return {
             key: {int(queue_id): int(offset) for queue_id, offset in queues.items()}
             for key, queues in loads(raw)["offsetTable"].items()
-            if not key.endswith(TRANSACTIONS_SUFFIX)
+            if not key.endswith(OWN_SUFFIXES)
         }
     except (ProtocolError, AttributeError, KeyError, TypeError, ValueError):
         assert host.flips, "nothing else damages a table"

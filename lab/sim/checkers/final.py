@@ -23,6 +23,7 @@ from lab.sim.checkers.derived import judge_derived
 from lab.sim.checkers.logs import InvalidRange, LoggedMessage, read_log, walk, without_filler
 from lab.sim.checkers.model import (
     CYCLE_PREFIX,
+    POP_GROUP,
     STATIC_TOPIC,
     TOPICS,
     Attempt,
@@ -30,6 +31,7 @@ from lab.sim.checkers.model import (
     QueuePlace,
     SentMessage,
 )
+from lab.sim.checkers.pops import PopChecks
 from lab.sim.checkers.transactions import TransactionLog
 from lab.sim.world.cluster import Cluster, Host
 from lab.sim.world.plan import DELAYS, GroupPlan
@@ -38,12 +40,14 @@ from tandemq.broker.features.delay.service import DelayedMessages
 from tandemq.broker.features.timers.service import TimedMessages
 from tandemq.broker.features.transactions.service import Transactions
 from tandemq.codec.record.record import property_value
+from tandemq.model.pop import TopicKind, pop_retry_topic, revive_topic
 from tandemq.model.topic import (
     CHECK_MAX_TIME_TOPIC,
     DELETION_TOPIC,
     DLQ_PREFIX,
     OP_HALF_TOPIC,
     RETRY_PREFIX,
+    REVIVE_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_DONE_TOPIC,
     TIMER_TOPIC,
@@ -75,6 +79,8 @@ class FinalChecks:
         self._consumer_groups = groups
         self.selections: dict[str, Callable[[SentMessage], bool]] = {}
         """Consumer group to its filter, for groups that select messages by a rule of their own."""
+        self.pops: PopChecks | None = None
+        """The checks of the group that pops, if there is one."""
         self._has_one_master = True
         """Whether the master of a group is the same all the time."""
         self._found: dict[str, list[LoggedMessage]] = {}
@@ -96,6 +102,9 @@ class FinalChecks:
         what = self._open_transactions()
         if what:
             return Violation("I11", what)
+        what = "" if self.pops is None else self.pops.missing()
+        if what:
+            return Violation("I25", what)
         return None if self._checks.logical is None else self._checks.logical.unsettled(self.records)
 
     def _unsettled(self) -> str:
@@ -333,6 +342,7 @@ class FinalChecks:
             *TOPICS,
             *((STATIC_TOPIC,) if self._checks.logical is not None else ()),
             *(f"{prefix}{group}" for prefix in (RETRY_PREFIX, DLQ_PREFIX) for group in self._consumer_groups),
+            *(pop_retry_topic(POP_GROUP, topic, TopicKind.RETRY_V1) for topic in TOPICS),
         }
         fresh = {name for name in host.broker.topics.table if name not in known and not name.startswith(CYCLE_PREFIX)}
         system = {
@@ -349,6 +359,7 @@ class FinalChecks:
             CHECK_MAX_TIME_TOPIC,
             TIMER_TOPIC,
             TIMER_DONE_TOPIC,
+            revive_topic(host.config.cluster),
         }
         if fresh - system:
             raise Violation("I16", f"{host.name} has topics that were not requested: {sorted(fresh - system)}")
@@ -553,9 +564,13 @@ class FinalChecks:
                 raise Violation("I1", f"{master.name} has not the recall of {recall.key} that it confirmed")
 
     def _messages_of(self, host: Host) -> Iterator[LoggedMessage]:
-        """Yield the records of messages, without the broker's own records of ended and recalled messages."""
+        """Yield the records of messages, without the broker's own records of ended, recalled and popped messages."""
         own = (OP_HALF_TOPIC, TIMER_DONE_TOPIC, DELETION_TOPIC)
-        return (found for found in self.records(host) if found.topic not in own and not is_recall(found))
+        return (
+            found
+            for found in self.records(host)
+            if found.topic not in own and not is_recall(found) and not is_of_pops(found)
+        )
 
 
 def is_rolled(found: LoggedMessage) -> bool:
@@ -566,3 +581,9 @@ def is_rolled(found: LoggedMessage) -> bool:
 def is_recall(found: LoggedMessage) -> bool:
     """Return whether a record is a request not to deliver a timed message."""
     return found.topic == TIMER_TOPIC and property_value(found.record.properties, b"TIMER_DEL_UNIQKEY") is not None
+
+
+def is_of_pops(found: LoggedMessage) -> bool:
+    """Return whether a record says what was popped or acknowledged, now or once it is due."""
+    topic = property_value(found.record.properties, b"REAL_TOPIC") if found.topic == TIMER_TOPIC else None
+    return (topic or found.topic.encode()).startswith(REVIVE_TOPIC_PREFIX.encode())

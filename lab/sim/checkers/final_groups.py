@@ -10,7 +10,7 @@ I8 I9     replicas are identical byte for byte; queues and index equal a rebuild
 from collections import Counter
 
 from lab.sim.checkers.derived import judge_derived
-from lab.sim.checkers.final import FinalChecks, is_recall, is_rolled
+from lab.sim.checkers.final import FinalChecks, is_rolled
 from lab.sim.checkers.groups import GroupChecks
 from lab.sim.checkers.model import TOPICS, ExpectedState
 from lab.sim.world.cluster import Host
@@ -19,7 +19,6 @@ from lab.sim.world.plan import GroupPlan
 from lab.sim.world.world import Violation, World
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import NOBODY, GroupMode, Mode
-from tandemq.model.topic import DELETION_TOPIC, OP_HALF_TOPIC, TIMER_DONE_TOPIC
 
 
 class GroupFinalChecks(FinalChecks):
@@ -126,9 +125,7 @@ class GroupFinalChecks(FinalChecks):
 
     def _judge_sent(self, host: Host) -> None:
         counts: Counter[str] = Counter()
-        for found in self.records(host):
-            if found.topic in (OP_HALF_TOPIC, TIMER_DONE_TOPIC, DELETION_TOPIC) or is_recall(found):
-                continue
+        for found in self._messages_of(host):
             message = self._expected.messages.get(found.key)
             if message is None or found.body != message.body:
                 raise Violation("I2", f"{host.name} holds a message that was not sent: {found.record}")

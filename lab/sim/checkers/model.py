@@ -16,6 +16,8 @@ TOPICS = ("Orders", "Late")
 """Topics of the workload; the second gets messages later."""
 CYCLE_PREFIX = "Cycle-"
 """Prefix of topics that are created and deleted."""
+POP_GROUP = "GP"
+"""The consumer group that pops."""
 STATIC_TOPIC = "Static"
 """The static topic, in seeds that have one."""
 

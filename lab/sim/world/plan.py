@@ -18,6 +18,8 @@ APPLICATIONS = (("p1", 0.7), ("G", 0.6), ("GT", 0.6))
 """Simulated clients that an application on the real client may replace, with the share of seeds in which it does."""
 STATIC_TOPICS = 0.2
 """Share of the seeds with a static topic."""
+POPS = 0.2
+"""Share of the seeds with a group that pops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,11 @@ def has_transactions(seed: int) -> bool:
 def has_static_topic(seed: int) -> bool:
     """Return whether a seed has a static topic. It has its own generator: the other draws are the same."""
     return Random(f"{seed}-static-topic").random() < STATIC_TOPICS
+
+
+def has_pops(seed: int) -> bool:
+    """Return whether a seed has a group that pops. It has its own generator, too."""
+    return Random(f"{seed}-pops").random() < POPS
 
 
 _SomePlan = TypeVar("_SomePlan", bound=Plan)

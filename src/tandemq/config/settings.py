@@ -318,7 +318,7 @@ class BrokerConfig(MonitoringConfig):
     are invisible."""
     retry_topic_v2: bool = _setting("enableRetryTopicV2", False, live=True)
     """Whether messages that POP consumers do not acknowledge come back in topics `%RETRY%group+topic` instead of
-    `%RETRY%group_topic`, which cannot be told apart if a name contains `_`."""
+    `%RETRY%group_topic`, which is ambiguous if a name contains `_`."""
     pops_retry_topic_v1: bool = _setting("retrieveMessageFromPopRetryTopicV1", True, live=True)
     """Whether pops still read the topics of the older form while `enableRetryTopicV2` is set."""
     pop_from_retry_percent: int = _setting("popFromRetryProbability", 20, "percent", live=True)

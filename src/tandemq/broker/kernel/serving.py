@@ -21,6 +21,8 @@ class Right(Enum):
     READ = "read"
     WRITE = "write"
     COMMIT = "commit"
+    POP = "pop"
+    """To read, and to write what was read."""
 
 
 class SendRefusal(NamedTuple):
@@ -104,6 +106,8 @@ class Serving(msgspec.Struct, frozen=True):
             return None
         if right is Right.READ:
             return self.read
+        if right is Right.POP:
+            return self.read if self.read is not None else self.write
         return self.write if right is Right.WRITE else self.commit
 
     def is_same_service(self, other: "Serving") -> bool:

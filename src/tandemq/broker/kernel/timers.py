@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 
 
-class Timers(ABC):
+class MessageTimers(ABC):
     """The timed messages of one broker."""
 
     @property

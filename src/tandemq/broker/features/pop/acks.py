@@ -13,7 +13,7 @@ import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.features.pop.orders import Orders
-from tandemq.broker.features.pop.records import Acknowledged, Checkpoint, Popped
+from tandemq.broker.features.pop.records import Acknowledged, PopCheckpoint, Popped
 from tandemq.broker.features.pop.revive_queue import ReviveQueues
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
@@ -175,7 +175,7 @@ class Acks(Feature):
         if taken.revive_queue == ORDERED_QUEUE:
             return self._change_ordered(command, taken.popped, fields, now)
         popped = taken.popped._replace(start_offset=fields.offset, pop_ms=now.wall_ms)
-        checkpoint = Checkpoint(popped, fields.invisible_time, (fields.offset,))
+        checkpoint = PopCheckpoint(popped, fields.invisible_time, (fields.offset,))
         try:
             self._queues.put_checkpoint(checkpoint, taken.revive_queue, now)
         except SendRefused as error:

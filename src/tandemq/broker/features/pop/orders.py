@@ -39,7 +39,7 @@ Place = tuple[str, str, int]
 """Topic, group and queue id."""
 
 
-class Batch(msgspec.Struct):
+class OrderedBatch(msgspec.Struct):
     """What the last ordered pop of a queue handed out."""
 
     pop_ms: int
@@ -82,11 +82,11 @@ class Batch(msgspec.Struct):
         }
 
 
-def _batch(raw: Any) -> Batch:
+def _batch(raw: Any) -> OrderedBatch:
     if not isinstance(raw, dict) or not isinstance(raw.get("o"), list) or not 0 < len(raw["o"]) <= MESSAGES_MAX:
         raise ProtocolError(f"a batch of 1 to {MESSAGES_MAX} offsets is expected")
     first, *distances = [integer(item, "o") for item in raw["o"]]
-    return Batch(
+    return OrderedBatch(
         integer(raw.get("popTime"), "popTime"),
         integer(raw.get("i"), "i"),
         [first, *[first + distance for distance in distances]],
@@ -104,13 +104,13 @@ def _numbers(raw: Any) -> dict[int, int]:
     return {int(offset): integer(value, "number") for offset, value in (raw or {}).items()}
 
 
-def _batches(table: dict[str, Any]) -> dict[Place, Batch]:
+def _batches(table: dict[str, Any]) -> dict[Place, OrderedBatch]:
     """Return the batches in a table.
 
     Raises:
         ProtocolError, ValueError, AttributeError: it is malformed.
     """
-    found: dict[Place, Batch] = {}
+    found: dict[Place, OrderedBatch] = {}
     for key, queues in (table.get("table") or {}).items():
         topic, _, group = key.rpartition("@")
         for queue_id, raw in queues.items():
@@ -127,9 +127,9 @@ class Orders(Feature):
     def __init__(self, kernel: Kernel) -> None:
         """Load the file, and save it from time to time."""
         self._saver = kernel.saver
-        self.table: dict[Place, Batch] = _batches(FILE.load(kernel.disk))
+        self.table: dict[Place, OrderedBatch] = _batches(FILE.load(kernel.disk))
         """The one that was popped longest ago first."""
-        self.changed: dict[Place, None] | None = None
+        self._changes: dict[Place, None] | None = None
         """Changed since the table was published last; None: that is not wanted."""
         self._is_dirty = False
         self._unlocks: list[tuple[int, Place]] = []
@@ -151,7 +151,9 @@ class Orders(Feature):
             return False
         return wall_ms < batch.blocks_until()
 
-    def popped(self, place: Place, offsets: Sequence[int], attempt_id: str, invisible_ms: int, now: Now) -> Batch:
+    def popped(
+        self, place: Place, offsets: Sequence[int], attempt_id: str, invisible_ms: int, now: Now
+    ) -> OrderedBatch:
         """Note a batch that is handed out, and return it with the attempts of its messages."""
         before = self.table.pop(place, None)
         attempts: dict[int, int] = {}
@@ -160,7 +162,7 @@ class Orders(Feature):
         elif before is not None:
             known = set(before.offsets)
             attempts = {offset: before.attempts.get(offset, 0) + 1 for offset in offsets if offset in known}
-        batch = Batch(now.wall_ms, invisible_ms, list(offsets), 0, {}, attempts, attempt_id, now.wall_ms)
+        batch = OrderedBatch(now.wall_ms, invisible_ms, list(offsets), 0, {}, attempts, attempt_id, now.wall_ms)
         self.table[place] = batch
         while len(self.table) > BATCHES_MAX:
             self.forget(next(iter(self.table)))
@@ -173,14 +175,14 @@ class Orders(Feature):
         batch.visible_ms = batch.visible_ms | {offset: visible_ms}
         self._note(place, batch)
 
-    def acknowledged(self, place: Place, offset: int) -> Batch:
+    def acknowledged(self, place: Place, offset: int) -> OrderedBatch:
         """Note that a message of a batch is acknowledged, and return the batch."""
         batch = self.table[place]
         batch.acked |= 1 << batch.offsets.index(offset)
         self._note(place, batch)
         return batch
 
-    def _note(self, place: Place, batch: Batch) -> None:
+    def _note(self, place: Place, batch: OrderedBatch) -> None:
         self._changed(place)
         if place not in self._timed:
             self._timed.add(place)
@@ -209,8 +211,24 @@ class Orders(Feature):
 
     def _changed(self, place: Place) -> None:
         self._is_dirty = True
-        if self.changed is not None:
-            self.changed[place] = None
+        if self._changes is not None:
+            self._changes[place] = None
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether `take_changes` has any."""
+        return bool(self._changes)
+
+    def collect_changes(self, *, is_wanted: bool) -> None:
+        """Start or stop collecting changes for `take_changes`."""
+        self._changes = {} if is_wanted else None
+
+    def take_changes(self) -> bytes | None:
+        """Return what has changed since the last call, in the form of the file; None if nothing has."""
+        if not self._changes:
+            return None
+        places, self._changes = list(self._changes), {}
+        return dumps_java(self.as_json(places))
 
     def topic_removed(self, topic: str, _now: Now) -> None:
         """See `Feature`."""
@@ -289,18 +307,15 @@ class OrdersTable(StreamedTable):
     @property
     def has_changes(self) -> bool:
         """See `Table`."""
-        return bool(self._orders.changed)
+        return self._orders.has_changes
 
     def collect_changes(self, *, is_wanted: bool) -> None:
         """See `Table`."""
-        self._orders.changed = {} if is_wanted else None
+        self._orders.collect_changes(is_wanted=is_wanted)
 
     def take_changes(self) -> bytes | None:
         """See `Table`."""
-        if not self._orders.changed:
-            return None
-        places, self._orders.changed = list(self._orders.changed), {}
-        return dumps_java(self._orders.as_json(places))
+        return self._orders.take_changes()
 
     def whole(self) -> bytes:
         """See `Table`."""

@@ -14,7 +14,7 @@ from struct import Struct
 
 from tandemq.boundary import Buffer, Now, Turn
 from tandemq.broker.features.pop.orders import Orders
-from tandemq.broker.features.pop.records import Checkpoint, Popped
+from tandemq.broker.features.pop.records import PopCheckpoint, Popped
 from tandemq.broker.features.pop.revive import Revival
 from tandemq.broker.features.pop.revive_queue import ReviveQueues
 from tandemq.broker.features.pop.waiting import WaitingRequest, WaitingRequests
@@ -110,7 +110,7 @@ class PopProcessor(Feature):
         """Log offset up to which consumers could see messages when they were tried last."""
         self.popped = 0
         """Messages taken since the start."""
-        revival.notify = self._came_back
+        revival.notify_with(self._came_back)
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """See `Feature`."""
@@ -119,7 +119,7 @@ class PopProcessor(Feature):
     def requests(self) -> dict[Code, Request]:
         """See `Feature`."""
         return {
-            Code.POP_MESSAGE: Request(self._on_pop, Right.WRITE),
+            Code.POP_MESSAGE: Request(self._on_pop, Right.POP),
             Code.PEEK_MESSAGE: Request(self._on_peek, Right.READ),
             Code.NOTIFICATION: Request(self._on_notification, Right.READ),
             Code.POLLING_INFO: Request(self._on_polling_info),
@@ -414,7 +414,7 @@ class PopProcessor(Feature):
             return
         broker = self._current.config.broker_name
         popped = Popped(queue.topic, queue_id, group, offsets[0], now.wall_ms, broker)
-        self._queues.put_checkpoint(Checkpoint(popped, request.invisible_ms, tuple(offsets)), revive_queue, now)
+        self._queues.put_checkpoint(PopCheckpoint(popped, request.invisible_ms, tuple(offsets)), revive_queue, now)
         taken = PoppedQueue(kind, queue_id, offsets[0], offsets)
         found.queues.append(taken)
         is_retry = kind is not TopicKind.NORMAL
@@ -496,7 +496,7 @@ class PopProcessor(Feature):
         serving = self._turn.serving
         if (
             not self._woken
-            or serving.write is not None
+            or serving.refusal(Right.POP) is not None
             or not self._revival.is_loaded
             or self._puts.refusal is not None
         ):
@@ -575,12 +575,13 @@ class PopProcessor(Feature):
         self.waiting.drop_link(link)
 
     def on_serving_change(self, _before: Serving, serving: Serving, turn: Turn, _now: Now) -> None:
-        """Refuse the waiting requests once this broker may not be written any more."""
-        if serving.write is None:
+        """Refuse the waiting requests once this broker may not be read and written any more."""
+        refusal = serving.refusal(Right.POP)
+        if refusal is None:
             return
         self._woken.clear()
         for request in self.waiting.some(self.waiting.size):
-            answer = request.command.answer(ResponseCode.NO_PERMISSION, remark=serving.write, fields=_info())
+            answer = request.command.answer(ResponseCode.NO_PERMISSION, remark=refusal, fields=_info())
             turn.send(request.link, encode_command(answer))
 
 

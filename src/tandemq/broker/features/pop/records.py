@@ -43,7 +43,7 @@ class Popped(NamedTuple):
     broker: str
 
 
-class Checkpoint(NamedTuple):
+class PopCheckpoint(NamedTuple):
     """Messages that come back at a time unless they are acknowledged."""
 
     popped: Popped
@@ -68,7 +68,7 @@ class Acknowledged(NamedTuple):
     offsets: Sequence[int]
 
 
-def checkpoint_body(checkpoint: Checkpoint) -> bytes:
+def checkpoint_body(checkpoint: PopCheckpoint) -> bytes:
     """Return the body of a checkpoint's record."""
     popped, start = checkpoint.popped, checkpoint.popped.start_offset
     fields: dict[str, object] = {
@@ -90,7 +90,7 @@ def checkpoint_body(checkpoint: Checkpoint) -> bytes:
     return dumps(fields)
 
 
-def checkpoint_properties(checkpoint: Checkpoint) -> dict[str, str]:
+def checkpoint_properties(checkpoint: PopCheckpoint) -> dict[str, str]:
     """Return the properties of a checkpoint's record, with the time at which it is due."""
     return _properties(
         CHECKPOINT_TAG, checkpoint.popped, checkpoint.popped.start_offset, checkpoint.revive_ms - CHECKPOINT_AHEAD_MS
@@ -127,7 +127,7 @@ def _properties(tag: str, popped: Popped, offset: int, due_ms: int) -> dict[str,
     return {TAGS: tag, UNIQ_KEY: name, TIMER_DELIVER_MS: str(due_ms)}
 
 
-def read_record(tag: str, body: bytes, broker: str) -> Checkpoint | Acknowledged | None:
+def read_record(tag: str, body: bytes, broker: str) -> PopCheckpoint | Acknowledged | None:
     """Return what a record of the revive topic says; None for one of another kind.
 
     Args:
@@ -158,7 +158,7 @@ def read_record(tag: str, body: bytes, broker: str) -> Checkpoint | Acknowledged
     return _checkpoint(fields, popped)
 
 
-def _checkpoint(fields: Mapping[str, Any], popped: Popped) -> Checkpoint:
+def _checkpoint(fields: Mapping[str, Any], popped: Popped) -> PopCheckpoint:
     count, distances = _number(fields, "n"), fields.get("d")
     if not 0 <= count <= MESSAGES_MAX:
         raise ProtocolError(f"ck: n={count} messages, at most {MESSAGES_MAX} are possible")
@@ -167,7 +167,7 @@ def _checkpoint(fields: Mapping[str, Any], popped: Popped) -> Checkpoint:
         raise ProtocolError(f"ck: {len(found)} distances of {count} messages")
     offsets = tuple([popped.start_offset + distance for distance in found])
     puts = fields.get("rp")
-    return Checkpoint(
+    return PopCheckpoint(
         popped,
         _number(fields, "it"),
         offsets,

@@ -5,7 +5,7 @@
 
 A checkpoint is decided on once every timed message that was due before its messages come back is delivered, so that no
 acknowledgement is missed. What comes back is stored in the group's retry topic, or among its dead letters, together
-with an acknowledgement: whoever reads the revive topic again after a failure finds the messages done with.
+with an acknowledgement: a broker that reads the revive topic again after a failure finds the messages done with.
 
 Source: docs/reference/pop.md; RocketMQ PopReviveService.
 """
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tandemq.boundary import Now
-from tandemq.broker.features.pop.records import Acknowledged, Checkpoint, Popped, read_record
+from tandemq.broker.features.pop.records import Acknowledged, PopCheckpoint, Popped, read_record
 from tandemq.broker.features.pop.revive_queue import ReviveQueues
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.log_queue import DamagedEntries, LogQueue, LogReading
 from tandemq.broker.kernel.messages.refused import SendRefused
-from tandemq.broker.kernel.timers import Timers
+from tandemq.broker.kernel.timers import MessageTimers
 from tandemq.broker.state.damage_table import LOST, WAITS
 from tandemq.codec.record.record import Record, decode_message, property_value, unpack_head
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
@@ -85,7 +85,7 @@ class RecentCheckpoints(LogReading):
             found = read_record(tag, data[record.body_start : record.body_end], self._broker)
         except ProtocolError:
             return
-        if isinstance(found, Checkpoint) and found.offsets:
+        if isinstance(found, PopCheckpoint) and found.offsets:
             popped = found.popped
             place = popped.topic, popped.group, popped.queue_id
             self.next_offsets[place] = max(self.next_offsets.get(place, 0), found.offsets[-1] + 1)
@@ -95,7 +95,7 @@ class RecentCheckpoints(LogReading):
 class _Pending:
     """A checkpoint that was read, and is not decided on yet."""
 
-    checkpoint: Checkpoint
+    checkpoint: PopCheckpoint
     queue_offset: int
     """In the revive topic."""
     acked: int
@@ -126,7 +126,7 @@ class Revival(LogQueue[RecentCheckpoints]):
         self._groups = kernel.groups
         self._offsets = kernel.offsets
         self._current = kernel.current
-        self._timers = kernel.features.find(Timers)
+        self._timers = kernel.features.find(MessageTimers)
         self._damaged = DamagedEntries(kernel, A_REVIVAL)
         self._states: dict[int, _QueueState] | None = None
         self._messages_left = 0
@@ -139,8 +139,11 @@ class Revival(LogQueue[RecentCheckpoints]):
         """Messages that come back in this turn."""
         self._has_run = False
         """Whether this turn has looked at checkpoints."""
-        self.notify: Callable[[str, str], None] = lambda _topic, _group: None
-        """Called when messages of a topic come back to a group."""
+        self._notify: Callable[[str, str], None] = lambda _topic, _group: None
+
+    def notify_with(self, notify: Callable[[str, str], None]) -> None:
+        """Call `notify` with topic and group when messages come back."""
+        self._notify = notify
 
     # Role.
 
@@ -234,7 +237,7 @@ class Revival(LogQueue[RecentCheckpoints]):
         except ProtocolError as error:
             log.error("pop: the record at log offset %d is ignored: %s", log_offset, error)
             return True
-        if isinstance(record, Checkpoint):
+        if isinstance(record, PopCheckpoint):
             state.pending.setdefault(record.popped, _Pending(record, at, record.acked))
         elif isinstance(record, Acknowledged):
             _acknowledge(state, record)
@@ -314,7 +317,7 @@ class Revival(LogQueue[RecentCheckpoints]):
             message = decode_message(data, 0, len(data), inflates=False)
             self._puts.dead_letters.note(popped.group, origin, message.properties, times, log_offset, now.mono_ms)
         else:
-            self.notify(origin, popped.group)
+            self._notify(origin, popped.group)
 
     def _retry_topic(self, popped: Popped) -> str:
         if kind_of(popped.topic) is not TopicKind.NORMAL:

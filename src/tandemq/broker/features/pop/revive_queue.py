@@ -3,7 +3,7 @@
 from tandemq.boundary import Now
 from tandemq.broker.features.pop.records import (
     Acknowledged,
-    Checkpoint,
+    PopCheckpoint,
     ack_body,
     ack_properties,
     checkpoint_body,
@@ -12,7 +12,7 @@ from tandemq.broker.features.pop.records import (
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.messages.refused import SendRefused
 from tandemq.broker.kernel.messages.timed_message import precision_ms, rounded_down
-from tandemq.broker.kernel.timers import Timers
+from tandemq.broker.kernel.timers import MessageTimers
 from tandemq.broker.state.topics import Topic
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import encode_properties
@@ -27,7 +27,7 @@ class ReviveQueues:
         self._puts = kernel.puts
         self._store = kernel.store
         self._topics = kernel.topics
-        self._timers = kernel.features.find(Timers)
+        self._timers = kernel.features.find(MessageTimers)
         self._current = kernel.current
         self._precision_ms = precision_ms(kernel.current.config)
         self.name = revive_topic(kernel.current.config.cluster)
@@ -44,7 +44,7 @@ class ReviveQueues:
             raise SendRefused(ResponseCode.SYSTEM_ERROR, f"there is no room for the topic[{self.name}]")
         return topic
 
-    def put_checkpoint(self, checkpoint: Checkpoint, queue_id: int, now: Now) -> None:
+    def put_checkpoint(self, checkpoint: PopCheckpoint, queue_id: int, now: Now) -> None:
         """Append a checkpoint.
 
         Raises:

@@ -18,7 +18,7 @@ Place = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class WaitingRequest:
-    """A pop, or a request to be told of messages, on a connection."""
+    """A pop, or a request for a notification of messages, on a connection."""
 
     link: int
     command: Command

@@ -31,7 +31,7 @@ from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.log_queue import LogQueue
 from tandemq.broker.kernel.messages.timed_message import precision_ms, rounded_down
 from tandemq.broker.kernel.moves import Moves
-from tandemq.broker.kernel.timers import Timers
+from tandemq.broker.kernel.timers import MessageTimers
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.engine import MoveRule
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
@@ -91,7 +91,7 @@ class _Turn:
         self.until_ms = max(self.until_ms, out_ms)
 
 
-class TimedMessages(LogQueue[TimerLoader], Timers):
+class TimedMessages(LogQueue[TimerLoader], MessageTimers):
     """The timed messages of one broker; active on a master only."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -519,7 +519,7 @@ class TimedMessages(LogQueue[TimerLoader], Timers):
 
     @property
     def passed_ms(self) -> int:
-        """See `Timers`."""
+        """See `MessageTimers`."""
         if self.table is None:
             return 0
         first = self.table.first()

@@ -1,0 +1,111 @@
+"""Checks of a group that consumes by pops.
+
+I25  A popped message is given to no other pop before its invisible time is over. One whose acknowledgement was
+     confirmed in time is not given again, and one that is not acknowledged comes back.
+
+Excused is what bytes lost in a power loss, flipped bits and jumps of the clock may rightly cause, and messages that the
+broker may hold twice, since their producer sent them twice.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lab.sim.checkers.model import ExpectedState, SentMessage
+from lab.sim.world.cluster import Cluster, Host
+from lab.sim.world.world import MS, SECOND, Violation, World
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """A message that the group holds. Times in µs."""
+
+    key: str
+    group: str
+    """Broker group."""
+    since_us: int
+    """When the pop was sent."""
+    until_us: int
+    """Earliest time at which it may come back."""
+    is_open: bool = True
+    """Whether it must come back: no acknowledgement was sent that could have arrived."""
+    acked_us: int | None = None
+    """When its acknowledgement was confirmed, if it was in time."""
+
+
+class PopChecks:
+    """What a consumer group has popped."""
+
+    def __init__(self, world: World, cluster: Cluster, expected: ExpectedState, *, slack_ms: int = 0) -> None:
+        """`slack_ms`: how far apart the clocks of members may be."""
+        self._world = world
+        self._cluster = cluster
+        self._expected = expected
+        self._slack_us = slack_ms * MS
+        self._holds: dict[tuple[str, str], Hold] = {}
+        """By broker group and unique key."""
+        self.excuses: Callable[[str], bool] = lambda _group: False
+        """Whether a broker group may give messages early, late or again for other reasons."""
+        self.came_back = 0
+        """Messages given again, after their invisible time."""
+        self.acked = 0
+        """Acknowledgements confirmed in time."""
+
+    def given(self, group: str, wanted: SentMessage, sent_us: int, invisible_ms: int) -> Hold:
+        """Check a delivery by a pop sent at a time, and record it.
+
+        Raises:
+            Violation: I25.
+        """
+        known, now_us = self._holds.get((group, wanted.key)), self._world.now_us
+        if known is not None:
+            self.came_back += 1
+            if is_stored_once(wanted) and not self._is_excused(known):
+                if known.acked_us is not None and known.acked_us < sent_us:
+                    raise Violation(
+                        "I25", f"{wanted.key} came again, acknowledged at {known.acked_us / SECOND:.3f} s: {known}"
+                    )
+                if known.acked_us is None and now_us < known.until_us - self._slack_us:
+                    raise Violation("I25", f"{wanted.key} came again before its time: {known}")
+        hold = self._holds[group, wanted.key] = Hold(wanted.key, group, sent_us, sent_us + invisible_ms * MS)
+        return hold
+
+    def confirmed(self, hold: Hold) -> None:
+        """Record that the broker confirmed an acknowledgement."""
+        if self._world.now_us < hold.until_us - self._slack_us:
+            hold.acked_us = self._world.now_us
+            self.acked += 1
+
+    def changed(self, hold: Hold, sent_us: int, invisible_ms: int) -> None:
+        """Record that a new invisible time was requested: the message comes back after the old or the new one."""
+        hold.until_us = min(hold.until_us, sent_us + invisible_ms * MS)
+
+    def renewed(self, hold: Hold, sent_us: int, invisible_ms: int) -> None:
+        """Record that the broker confirmed, while the message was still invisible, a new invisible time."""
+        hold.until_us = sent_us + invisible_ms * MS
+
+    def missing(self) -> str:
+        """Return a message that was not acknowledged and has not come back; "" if there is none."""
+        for hold in self._holds.values():
+            if hold.is_open and not self._is_excused(hold) and not self._is_deleted(hold):
+                return f"a message that was not acknowledged has not come back: {hold}"
+        return ""
+
+    def _members(self, group: str) -> list[Host]:
+        return [host for host in self._cluster.hosts if host.group.name == group]
+
+    def _is_excused(self, hold: Hold) -> bool:
+        return self.excuses(hold.group) or any(
+            host.flips
+            or any(when >= hold.since_us for when in host.losses_us)
+            or any(when >= hold.since_us for when, _ in host.machine.jumps)
+            for host in self._members(hold.group)
+        )
+
+    def _is_deleted(self, hold: Hold) -> bool:
+        """Return whether the log has lost its oldest records, the message among them, perhaps."""
+        return any(host.broker is not None and host.broker.store.log.start > 0 for host in self._members(hold.group))
+
+
+def is_stored_once(message: SentMessage) -> bool:
+    """Return whether topics hold a message at most once: delay levels may repeat one after a kill."""
+    return len(message.attempts) == 1 and not message.delay_level
