@@ -91,6 +91,7 @@ def line_of(result: Result, code: int) -> str:
         ),
         ("tandemq.errors.OffsetGone: gone (so)", OffsetGone, "gone (so)"),
         ("tandemq.errors.NoSuch: gone", LocalError, "gone"),
+        ("py4j.reflection.TypeUtil does not exist in the JVM", LocalError, "Spark's JVM has ended"),
         ("", LocalError, "Spark: no reason given"),
     ],
 )

@@ -13,6 +13,8 @@ _PYTHONS = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .+$", re.MULTILINE)
 _CALL = "An error occurred while calling"
 NOT_STARTED = "JAVA_GATEWAY_EXITED"
 STOPPED = "stopped SparkContext"
+JVM_ENDED = "does not exist in the JVM"
+"""What py4j says of any class when the JVM has ended while it looked the class up."""
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
 _NO_MODULE = re.compile(r"No module named '((?:tandemq|msgspec|isal|numpy|pyarrow|pandas|pyspark)[\w.]*)'")
 _OTHER_PYTHON = re.compile(r"Python in worker has different version: (\S+) than that in driver: ([\d.]*\d)")
@@ -34,6 +36,8 @@ def parse_error(text: str) -> TandemError:
         return python
     if STOPPED in text:
         return LocalError("Spark was stopped", hint="is the cluster named by --master up? See the reason above")
+    if JVM_ENDED in text:
+        return LocalError("Spark's JVM has ended")
     pythons = _PYTHONS.findall(text)
     return LocalError(f"Spark: {pythons[-1] if pythons else _first_line(text)}")
 
