@@ -219,6 +219,8 @@ class BrokerConfig(MonitoringConfig):
     # Topics and groups.
     auto_create_topic: bool = _setting("autoCreateTopicEnable", True, live=True)
     """Whether a send to an unknown topic creates it."""
+    clears_retry_topics: bool = _setting("clearRetryTopicWhenDeleteTopic", True, live=True)
+    """Whether the deletion of a topic deletes the topics, too, in which its messages come back to POP consumers."""
     auto_create_group: bool = _setting("autoCreateSubscriptionGroup", True, live=True)
     """Whether an unknown consumer group is created when it first appears."""
     groups_max: int = _setting("maxSubscriptionGroups", 5_000)

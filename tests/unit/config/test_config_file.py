@@ -404,6 +404,7 @@ def test_settings_that_delete_or_end_deliveries_are_on_the_black_list() -> None:
         "autoCreateTopicEnable",
         "brokerPermission",
         "brokerWeight",
+        "clearRetryTopicWhenDeleteTopic",
         "defaultMessageRequestMode",
         "defaultPopShareQueueNum",
         "defaultQueryMaxNum",

@@ -43,6 +43,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import SubscriptionGroupConfig
+from tandemq.model.pop import TopicKind, pop_retry_topic
 from tandemq.model.text import brief
 from tandemq.model.topic import TopicConfig, group_name_error, topic_name_error
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -179,14 +180,25 @@ class AdminProcessor(Feature):
         problem = self._name_problem(name)
         if problem is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
-        self._answer_held_pulls(name)
+        deleted = [*self._retry_topics(name), name]
+        for topic in deleted:
+            self._answer_held_pulls(topic)
         self._turn.commit(now)
-        if self._topics.remove(name, now.wall_ms):
-            log.info("admin: topic=%s deleted by %s", name, link.peer)
-        self._offsets.remove_topic(name)
-        for forget in self._features.topic_removed:
-            forget(name, now)
+        for topic in deleted:
+            if self._topics.remove(topic, now.wall_ms):
+                log.info("admin: topic=%s deleted by %s", topic, link.peer)
+            self._offsets.remove_topic(topic)
+            for forget in self._features.topic_removed:
+                forget(topic, now)
         return command.answer(ResponseCode.SUCCESS)
+
+    def _retry_topics(self, name: str) -> list[str]:
+        """Return the topics in which messages of a topic have come back to groups that pop."""
+        if not self._current.config.clears_retry_topics:
+            return []
+        groups, kinds = self._offsets.groups_of(name), (TopicKind.RETRY_V1, TopicKind.RETRY_V2)
+        found = [pop_retry_topic(group, name, kind) for group in groups for kind in kinds]
+        return [topic for topic in found if self._topics.get(topic) is not None]
 
     def _answer_held_pulls(self, topic: str) -> None:
         """Answer the pulls held on the queues of a topic, which nothing would wake once the queues are deleted."""

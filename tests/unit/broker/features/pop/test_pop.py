@@ -317,3 +317,22 @@ def test_group_without_offset_begins_at_the_end_on_request(tmp_path: Path) -> No
         queue = broker.node.store.queues[TOPIC, queue_id]
         queue.correct_min(queue.plausible_offset(1) or 0)
     assert bodies(pop_all(broker, initMode=1)) == [b"004", b"005", b"006", b"007"]
+
+
+@pytest.mark.parametrize("is_cleared", [True, False])
+def test_deletion_of_a_topic_deletes_its_retry_topics(tmp_path: Path, is_cleared: bool) -> None:
+    broker = Harness(tmp_path, clears_retry_topics=is_cleared)
+    for topic in (TOPIC, "other"):
+        broker.create_topic(topic)
+    broker.open(7)
+    broker.pass_time(2_000)
+    for topic in (TOPIC, "other"):
+        assert broker.send(topic, b"1", queue_id=0).code == ResponseCode.SUCCESS
+        assert broker.ask(RequestCode.POP_MESSAGE, pop_fields(topic=topic, invisibleTime=2_000)).code == 0
+    broker.pass_time(6_000)
+    names = [f"%RETRY%{GROUP}_{topic}" for topic in (TOPIC, "other")]
+    assert all(broker.node.topics.get(name) is not None for name in names)
+    assert broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC}).code == ResponseCode.SUCCESS
+    assert [broker.node.topics.get(name) is None for name in names] == [is_cleared, False]
+    broker.create_topic(TOPIC)
+    assert len(pop_all(broker)) == (0 if is_cleared else 1)
