@@ -11,7 +11,7 @@ Source: docs/reference/pop.md; RocketMQ PopReviveService.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tandemq.boundary import Now
@@ -25,7 +25,7 @@ from tandemq.broker.state.damage_table import LOST, WAITS
 from tandemq.codec.record.record import Record, decode_message, property_value, unpack_head
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.java_types import INT32_MAX
-from tandemq.model.message import REAL_TOPIC, TAGS
+from tandemq.model.message import REAL_TOPIC, TAGS, TIMER_DELIVER_MS, TIMER_OUT
 from tandemq.model.pop import (
     FIRST_POP_TIME,
     REVIVE_GROUP,
@@ -49,6 +49,7 @@ BYTES_PER_RUN = 4 << 20
 RECENT_MS = 20_000
 """The checkpoints of this time before the newest record are read at the start: offsets are saved more often."""
 SLICE_RECORDS = 500
+TIME_DIGITS_MAX = 18
 
 
 class RecentCheckpoints(LogReading):
@@ -104,6 +105,17 @@ class _Pending:
 
 
 @dataclass(slots=True)
+class _Early:
+    """Acknowledgements that were read before their checkpoint, whose own record could not be delivered in its turn."""
+
+    offsets: set[int]
+    due_ms: int
+    """When they were due: after their checkpoint."""
+    queue_offset: int
+    """In the revive topic, of the first one."""
+
+
+@dataclass(slots=True)
 class _QueueState:
     """What is known of one queue of the revive topic."""
 
@@ -111,6 +123,8 @@ class _QueueState:
     """Queue offset of the next record to read."""
     pending: dict[Popped, _Pending] = field(default_factory=dict)
     """In the order of their records."""
+    early: dict[Popped, _Early] = field(default_factory=dict)
+    """Acknowledgements without a checkpoint: late ones, too, until it is known that no checkpoint follows."""
     unread_since_ms: int | None = None
     """Since when (monotonic) the next record does not verify."""
 
@@ -191,6 +205,8 @@ class Revival(LogQueue[RecentCheckpoints]):
                 records_left = self._read(queue, state, records_left, now)
                 if state.next_offset >= queue.max_offset:
                     self._revive_due(queue_id, state, passed_ms, now)
+                    for popped in [popped for popped, early in state.early.items() if early.due_ms <= passed_ms]:
+                        del state.early[popped]
                 else:
                     self._is_behind = self._is_behind or records_left <= 0
             except SendRefused as refused:
@@ -238,9 +254,12 @@ class Revival(LogQueue[RecentCheckpoints]):
             log.error("pop: the record at log offset %d is ignored: %s", log_offset, error)
             return True
         if isinstance(record, PopCheckpoint):
-            state.pending.setdefault(record.popped, _Pending(record, at, record.acked))
+            pending = state.pending.setdefault(record.popped, _Pending(record, at, record.acked))
+            early = state.early.pop(record.popped, None)
+            if early is not None:
+                _mark(pending, early.offsets)
         elif isinstance(record, Acknowledged):
-            _acknowledge(state, record)
+            _acknowledge(state, record, _due_ms(message.properties), at)
         return True
 
     def _revive_due(self, queue_id: int, state: _QueueState, passed_ms: int, now: Now) -> None:
@@ -260,19 +279,19 @@ class Revival(LogQueue[RecentCheckpoints]):
         if not left or queue is None or self._groups.table.get(popped.group) is None:
             return True
         over: list[int] = []
-        for offset in left:
-            if offset < queue.min_offset or offset >= queue.max_offset:
+        try:
+            for offset in left:
+                if queue.min_offset <= offset < queue.max_offset:
+                    found = self._store.record_of(queue, offset)
+                    if found is None and self._waits(queue, offset):
+                        break
+                    if found is not None:
+                        self._put(popped, *found, now)
                 over.append(offset)
-                continue
-            found = self._store.record_of(queue, offset)
-            if found is None and self._waits(queue, offset):
-                break
-            if found is not None:
-                self._put(popped, *found, now)
-            over.append(offset)
-        if over:
-            self._queues.put_revived(Acknowledged(popped, over), queue_id, now)
-            _mark(pending, over)
+        finally:  # an error at one message leaves those before it in this turn
+            if over:
+                self._queues.put_revived(Acknowledged(popped, over), queue_id, now)
+                _mark(pending, over)
         return len(over) == len(left)
 
     def _waits(self, queue: ConsumeQueue, offset: int) -> bool:
@@ -336,8 +355,10 @@ class Revival(LogQueue[RecentCheckpoints]):
         for queue_id, state in (self._states or {}).items():
             for popped in [popped for popped, pending in state.pending.items() if pending.is_over]:
                 del state.pending[popped]
-            first = next(iter(state.pending.values()), None)
-            done = (state.next_offset if first is None else first.queue_offset) - 1
+            open_offsets = [early.queue_offset for early in state.early.values()]
+            if (first := next(iter(state.pending.values()), None)) is not None:
+                open_offsets.append(first.queue_offset)
+            done = min(open_offsets, default=state.next_offset) - 1
             if done >= 0 and done != self._offsets.get(self._queues.name, REVIVE_GROUP, queue_id):
                 self._offsets.commit(self._queues.name, REVIVE_GROUP, queue_id, done)
 
@@ -348,13 +369,23 @@ class Revival(LogQueue[RecentCheckpoints]):
         self._this_turn, self._has_run = 0, False
 
 
-def _acknowledge(state: _QueueState, acked: Acknowledged) -> None:
+def _acknowledge(state: _QueueState, acked: Acknowledged, due_ms: int, queue_offset: int) -> None:
     pending = state.pending.get(acked.popped)
     if pending is not None:
         _mark(pending, acked.offsets)
+        return
+    early = state.early.setdefault(acked.popped, _Early(set(), due_ms, queue_offset))
+    early.offsets.update(acked.offsets)
+    early.due_ms = max(early.due_ms, due_ms)
 
 
-def _mark(pending: _Pending, offsets: Sequence[int]) -> None:
+def _due_ms(properties: Mapping[str, str]) -> int:
+    """Return when a record was due, by what we and Java brokers leave of it in the delivered record; 0 if unknown."""
+    texts = [properties.get(name, "") for name in (TIMER_DELIVER_MS, TIMER_OUT)]
+    return max([int(text) for text in texts if text.isdecimal() and len(text) <= TIME_DIGITS_MAX], default=0)
+
+
+def _mark(pending: _Pending, offsets: Collection[int]) -> None:
     for bit, offset in enumerate(pending.checkpoint.offsets):
         if offset in offsets:
             pending.acked |= 1 << bit
