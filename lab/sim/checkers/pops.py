@@ -57,6 +57,9 @@ class PopChecks:
             Violation: I25.
         """
         known, now_us = self._holds.get((group, wanted.key)), self._world.now_us
+        hold = Hold(wanted.key, group, sent_us, sent_us + invisible_ms * MS)
+        if known is not None and sent_us < known.since_us:
+            return hold  # a late response: the message has come back to another pop since
         if known is not None:
             self.came_back += 1
             if is_stored_once(wanted) and not self._has_torn_write() and not self._is_excused(known):
@@ -66,7 +69,7 @@ class PopChecks:
                     )
                 if known.acked_us is None and now_us < known.until_us - self._slack_us:
                     raise Violation("I25", f"{wanted.key} came again before its time: {known}")
-        hold = self._holds[group, wanted.key] = Hold(wanted.key, group, sent_us, sent_us + invisible_ms * MS)
+        self._holds[group, wanted.key] = hold
         return hold
 
     def confirmed(self, hold: Hold) -> None:
