@@ -523,7 +523,7 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
         if self.table is None:
             return 0
         first = self.table.first()
-        end_ms = self._write_ms(self._last)
+        end_ms = min(self._write_ms(self._last), self.damaged.first_ms())
         return end_ms if first is None else min(first, end_ms)
 
     def check(self, now: Now) -> TimerCheck | None:
