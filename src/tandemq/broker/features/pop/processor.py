@@ -17,7 +17,7 @@ from tandemq.broker.features.pop.orders import Orders
 from tandemq.broker.features.pop.records import PopCheckpoint, Popped
 from tandemq.broker.features.pop.revive import Revival
 from tandemq.broker.features.pop.revive_queue import ReviveQueues
-from tandemq.broker.features.pop.waiting import WaitingRequest, WaitingRequests
+from tandemq.broker.features.pop.waiting import Place, WaitingRequest, WaitingRequests
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
@@ -57,8 +57,10 @@ LATE_MS = 500
 EARLY_MS = 50
 """How long before its time-out a waiting pop is answered."""
 POLL_MS_MAX = 120_000
-TRIES_PER_TURN = 64
-"""Maximum number of waiting requests that a turn tries again or answers."""
+QUEUES_PER_TURN = 1_024
+"""Number of queues that a turn reads for waiting requests; the last one may exceed it."""
+TIME_OUTS_PER_TURN = 64
+"""Maximum number of waiting requests that a turn answers without messages."""
 ATTEMPT_ID_CHARACTERS = 128
 """Characters of the id of an ordered pop that are kept."""
 EMPTY_READS_MAX = 4
@@ -77,6 +79,25 @@ class _Found:
     """Number of messages left for the group."""
     attempts: list[str] = field(default_factory=list)
     """Of an ordered pop: how often its messages were handed out before, by queue."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """The waiting requests for a topic, as they are tried one after the other, perhaps over several turns."""
+
+    is_wanted: bool = True
+    """Whether another round follows: messages came since this one began."""
+    seen_end: int = 0
+    """Log offset up to which consumers could see messages when it began."""
+    places: list[Place] = field(default_factory=list)
+    """Groups and queues whose requests are to be tried."""
+    requests: list[WaitingRequest] = field(default_factory=list)
+    """Those of the present group and queue, the next one last."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all requests have been tried."""
+        return not self.places and not self.requests
 
 
 class PopProcessor(Feature):
@@ -104,8 +125,8 @@ class PopProcessor(Feature):
         """Offsets that pops of this turn have moved, by topic, group and queue id; they count from the commit on."""
         self._touched: set[str] = set()
         """Topics with waiting requests that get messages in this turn."""
-        self._woken: dict[str, None] = {}
-        """Topics whose waiting requests are to be tried."""
+        self._rounds: dict[str, _Round] = {}
+        """By topic whose waiting requests are to be tried."""
         self._tried_end = -1
         """Log offset up to which consumers could see messages when they were tried last."""
         self.popped = 0
@@ -495,34 +516,52 @@ class PopProcessor(Feature):
         """Try waiting requests whose topics got messages that may be seen by now."""
         serving = self._turn.serving
         if (
-            not self._woken
+            not self._rounds
             or serving.refusal(Right.POP) is not None
             or not self._revival.is_loaded
             or self._puts.refusal is not None
         ):
             return
         self._tried_end = min(serving.visible_end, self._store.log.written_end)
-        left = TRIES_PER_TURN
-        for topic in list(self._woken):
-            left = self._try(topic, left, now)
-            if left <= 0:
+        visible, left = self._tried_end, QUEUES_PER_TURN
+        for topic, tries in list(self._rounds.items()):
+            if tries.is_over and not tries.is_wanted and visible <= tries.seen_end:
+                continue
+            if tries.is_over:
+                tries.is_wanted, tries.seen_end, tries.places = False, visible, self.waiting.places_of(topic)
+            left = self._try(topic, tries, left, now)
+            if not tries.is_over:
+                self._rounds[topic] = self._rounds.pop(topic)  # the other topics have their turn first
                 self._tried_end = -1
                 return
-            if self._tried_end >= self._store.log.written_end:
-                del self._woken[topic]
+            if tries.is_wanted:
+                self._tried_end = -1
+            elif tries.seen_end >= self._store.log.written_end:
+                del self._rounds[topic]
+            else:
+                self._tried_end = min(self._tried_end, tries.seen_end)
 
-    def _try(self, topic: str, left: int, now: Now) -> int:
-        """Answer requests that wait for a topic; return how many more this turn may try."""
-        for requests in self.waiting.of_topic(topic):
-            for request in requests:
-                if left <= 0:
-                    return 0
-                left -= 1
-                if self._answer(request, now):
-                    self.waiting.remove(request)
-                elif request.selector.codes is None and request.selector.sql is None:
-                    break  # the next one would find as little
+    def _try(self, topic: str, tries: _Round, left: int, now: Now) -> int:
+        """Answer requests that wait for a topic; return how many more queues this turn may read."""
+        while left > 0 and not tries.is_over:
+            if not tries.requests:
+                tries.requests = self.waiting.at(topic, tries.places.pop())
+                tries.requests.reverse()
+                continue
+            request = tries.requests.pop()
+            if not request.is_waiting or not self._pulls.has_room(request.link):
+                continue
+            left -= self._queues_of(request)
+            if self._answer(request, now):
+                self.waiting.remove(request)
+            elif request.selector.codes is None and request.selector.sql is None and not request.order:
+                tries.requests.clear()  # the others would find as little
         return left
+
+    def _queues_of(self, request: WaitingRequest) -> int:
+        """Return about how many queues a request reads."""
+        topic = self._topics.get(request.topic)
+        return 1 + (topic.config.read_queue_nums if topic is not None and request.queue_id == ANY_QUEUE else 0)
 
     def _came_back(self, topic: str, _group: str) -> None:
         if self.waiting.awaits(topic):
@@ -539,9 +578,8 @@ class PopProcessor(Feature):
             self._offsets.commit(topic, group, queue_id, offset)
         self._moved.clear()
         if self._touched:
-            self._woken.update(dict.fromkeys(self._touched))
+            self.wake(self._touched)
             self._touched.clear()
-            self._tried_end = -1
 
     def failed(self) -> None:
         """Leave the offsets where they were: the checkpoints are not in the log."""
@@ -550,7 +588,7 @@ class PopProcessor(Feature):
 
     def deadline_ms(self) -> int | None:
         """See `Feature`."""
-        if self._woken and self._revival.is_loaded:
+        if self._rounds and self._revival.is_loaded:
             visible = min(self._turn.serving.visible_end, self._store.log.written_end)
             if visible > self._tried_end:
                 return 0
@@ -561,13 +599,13 @@ class PopProcessor(Feature):
         if self.waiting.size:
             unlocked = [topic for topic in self._orders.take_unlocked(now.wall_ms) if self.waiting.awaits(topic)]
             self.wake(unlocked)
-        for request in self.waiting.due(now.mono_ms, TRIES_PER_TURN):
+        for request in self.waiting.due(now.mono_ms, TIME_OUTS_PER_TURN):
             self._time_out(request)
 
     def wake(self, topics: Iterable[str]) -> None:
         """Have requests that wait for topics tried again with the next turn."""
         for topic in topics:
-            self._woken[topic] = None
+            self._rounds.setdefault(topic, _Round()).is_wanted = True
             self._tried_end = -1
 
     def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
@@ -579,7 +617,7 @@ class PopProcessor(Feature):
         refusal = serving.refusal(Right.POP)
         if refusal is None:
             return
-        self._woken.clear()
+        self._rounds.clear()
         for request in self.waiting.some(self.waiting.size):
             answer = request.command.answer(ResponseCode.NO_PERMISSION, remark=refusal, fields=_info())
             turn.send(request.link, encode_command(answer))

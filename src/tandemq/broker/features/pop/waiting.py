@@ -3,7 +3,6 @@
 Source: docs/reference/pop.md; RocketMQ PopLongPollingService.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count, islice
@@ -98,10 +97,13 @@ class WaitingRequests:
         """Whether a request waits for messages of a topic."""
         return topic in self._by_topic
 
-    def of_topic(self, topic: str) -> Iterator[list[WaitingRequest]]:
-        """Yield the requests for a topic, those of one group and queue together, in the order of their arrival."""
-        for requests in list(self._by_topic.get(topic, {}).values()):
-            yield list(requests)
+    def places_of(self, topic: str) -> list[Place]:
+        """Return the groups and queues for which requests for a topic wait."""
+        return list(self._by_topic.get(topic, ()))
+
+    def at(self, topic: str, place: Place) -> list[WaitingRequest]:
+        """Return the requests for a topic, a group and a queue, in the order of their arrival."""
+        return list(self._by_topic.get(topic, {}).get(place, ()))
 
     def due(self, now_ms: int, limit: int) -> list[WaitingRequest]:
         """Remove requests whose time is over, up to a limit, and return them."""

@@ -336,3 +336,28 @@ def test_deletion_of_a_topic_deletes_its_retry_topics(tmp_path: Path, is_cleared
     assert [broker.node.topics.get(name) is None for name in names] == [is_cleared, False]
     broker.create_topic(TOPIC)
     assert len(pop_all(broker)) == (0 if is_cleared else 1)
+
+
+def test_pops_that_match_nothing_do_not_keep_others_from_being_tried(broker: Harness) -> None:
+    fields = pop_fields(pollTime=60_000)
+    for _ in range(300):
+        broker.send_request(RequestCode.POP_MESSAGE, fields | {"exp": "A"}, link=7)
+    broker.open(8)
+    broker.send_request(RequestCode.POP_MESSAGE, fields | {"consumerGroup": "second"}, link=8)
+    broker.send(TOPIC, b"new")
+    for _ in range(4):  # each tries as many as a turn has time for
+        broker.turn()
+    broker.pass_time(1_000)
+    assert (len(broker.inbox[7]), len(broker.inbox[8])) == (0, 1)
+    due_ms = broker.node.deadline_ms()
+    assert due_ms is not None and due_ms > broker.now.mono_ms, "nothing is tried again before a message comes"
+
+
+def test_pop_of_a_client_that_does_not_read_keeps_no_other_from_messages(broker: Harness) -> None:
+    broker.open(8)
+    for link in (7, 8):
+        broker.send_request(RequestCode.POP_MESSAGE, pop_fields(pollTime=60_000), link=link)
+    broker.outbox.waiting[7] = 1 << 30
+    broker.send(TOPIC, b"new")
+    broker.pass_time(1_000)
+    assert (len(broker.inbox[7]), len(broker.inbox[8])) == (0, 1)
