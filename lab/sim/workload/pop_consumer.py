@@ -6,8 +6,6 @@
 Every record is checked on arrival, as for consumers that pull; `checkers.pops` judges what comes back and when.
 """
 
-import base64
-import json
 from collections.abc import Iterator
 from functools import partial
 from random import Random
@@ -15,6 +13,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from lab.pops import batch_ack_body, handle_of
 from lab.sim.checkers.deliveries import Deliveries
 from lab.sim.checkers.model import POP_GROUP, TOPICS, ExpectedState
 from lab.sim.checkers.pops import Hold, PopChecks
@@ -27,7 +26,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import StoredMessage
-from tandemq.model.pop import POP_CK, Handle, TopicKind, parse_handle, pop_retry_topic
+from tandemq.model.pop import Handle, pop_retry_topic
 
 ASK_MS = 1_500
 POLL_MS = 3_000
@@ -124,7 +123,7 @@ class PopConsumer(RawClient):
             return
         taken: list[_Popped] = []
         for message in self._messages(address, answer.body):
-            handle = _handle_of(message, answer.fields, group)
+            handle = handle_of(message, answer.fields, group)
             stored_in = pop_retry_topic(POP_GROUP, topic, handle.kind)
             as_stored = structs.replace(message, queue_id=handle.queue_id, queue_offset=handle.offset)
             wanted = self._deliveries.given(address, group, stored_in, as_stored)
@@ -186,27 +185,9 @@ class PopConsumer(RawClient):
         self.ask(self.address_of(group), command, ASK_MS, partial(self._acked, [popped]))
 
     def _ack_together(self, group: str, topic: str, taken: list[_Popped]) -> None:
-        bits: dict[Handle, int] = {}
         for popped in taken:
             popped.hold.is_open = False
-            handle = popped.handle
-            place = handle._replace(offset=0)
-            bits[place] = bits.get(place, 0) | 1 << handle.offset - handle.start_offset
-        entries = [
-            {
-                "b": base64.b64encode(number.to_bytes((number.bit_length() + 7) // 8, "little")).decode(),
-                "c": POP_GROUP,
-                "it": handle.invisible_ms,
-                "pt": handle.pop_ms,
-                "q": handle.queue_id,
-                "r": str(int(handle.kind)),
-                "rq": handle.revive_queue,
-                "so": handle.start_offset,
-                "t": topic,
-            }
-            for handle, number in bits.items()
-        ]
-        body = json.dumps({"acks": entries, "brokerName": group}).encode()
+        body = batch_ack_body(POP_GROUP, topic, group, [popped.handle for popped in taken])
         command = Command(Code.BATCH_ACK_MESSAGE, body=body)
         self.ask(self.address_of(group), command, ASK_MS, partial(self._acked, taken))
 
@@ -294,24 +275,3 @@ class GroupPopConsumer(PopConsumer):
             then(answer)
 
         return super().ask(address, command, timeout_ms, answered)
-
-
-def _handle_of(message: StoredMessage, fields: dict[str, str], broker: str) -> Handle:
-    """Return the handle of a message, as clients make it from the response."""
-    made = message.properties.get(POP_CK)
-    if made is not None:
-        return parse_handle(made)
-    starts = {
-        (int(kind), int(queue_id)): int(start)
-        for kind, queue_id, start in (part.split(" ") for part in fields["startOffsetInfo"].split(";"))
-    }
-    return Handle(
-        starts[0, message.queue_id],
-        int(fields["popTime"]),
-        int(fields["invisibleTime"]),
-        int(fields["reviveQid"]),
-        TopicKind.NORMAL,
-        broker,
-        message.queue_id,
-        message.queue_offset,
-    )

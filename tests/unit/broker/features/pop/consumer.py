@@ -1,14 +1,13 @@
 """A POP consumer of a broker under test."""
 
-import base64
-import json
 from typing import NamedTuple
 
+from lab.pops import batch_ack_body, handle_of
 from tandemq.codec.record.record import decode_messages
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import StoredMessage
-from tandemq.model.pop import POP_CK, Handle, TopicKind, kind_of, parse_handle, pop_retry_topic
+from tandemq.model.pop import Handle, kind_of, pop_retry_topic
 from tests.unit.broker.harness import CLIENT, Harness
 
 GROUP, TOPIC = "popg", "popt"
@@ -70,22 +69,8 @@ def taken_from(answer: Command, group: str = GROUP, topic: str = TOPIC, broker: 
     found = []
     for message in decode_messages(answer.body):
         assert message.topic == topic
-        made = message.properties.get(POP_CK)
-        if made is not None:
-            handle = parse_handle(made)
-            assert starts[handle.kind, handle.queue_id] == handle.start_offset
-        else:
-            place = 0, message.queue_id
-            handle = Handle(
-                starts[place],
-                int(answer.fields["popTime"]),
-                int(answer.fields["invisibleTime"]),
-                int(answer.fields["reviveQid"]),
-                TopicKind.NORMAL,
-                broker,
-                message.queue_id,
-                message.queue_offset,
-            )
+        handle = handle_of(message, answer.fields, broker)
+        assert starts[handle.kind, handle.queue_id] == handle.start_offset
         assert handle.offset in offsets[handle.kind, handle.queue_id]
         found.append(Taken(message, handle, pop_retry_topic(group, topic, handle.kind)))
     assert len(found) == sum(map(len, offsets.values()))
@@ -114,25 +99,7 @@ def ack(broker: Harness, taken: Taken, **changes: object) -> Command:
 
 def batch_ack(broker: Harness, *messages: Taken) -> Command:
     """Acknowledge messages with one request."""
-    by_pop: dict[Handle, int] = {}
-    for taken in messages:
-        same = taken.handle._replace(offset=0)
-        by_pop[same] = by_pop.get(same, 0) | 1 << taken.handle.offset - taken.handle.start_offset
-    entries = [
-        {
-            "b": base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode(),
-            "c": GROUP,
-            "it": handle.invisible_ms,
-            "pt": handle.pop_ms,
-            "q": handle.queue_id,
-            "r": str(int(handle.kind)),
-            "rq": handle.revive_queue,
-            "so": handle.start_offset,
-            "t": TOPIC,
-        }
-        for handle, bits in by_pop.items()
-    ]
-    body = json.dumps({"acks": entries, "brokerName": "broker-a"}).encode()
+    body = batch_ack_body(GROUP, TOPIC, "broker-a", [taken.handle for taken in messages])
     return broker.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body)
 
 
