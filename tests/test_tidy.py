@@ -41,19 +41,21 @@ FLOORS: dict[str, tuple[int, str]] = {
     "real": (3, "shell"),
     "broker": (4, "core"),
     "nameserver": (4, "core"),
+    "grpc": (4, "core"),
     "groupdb": (4, "shell"),
     "client": (4, "shell"),
-    "run": (5, "shell"),
-    "spark": (5, "shell"),
-    "console": (6, "end"),
-    "load": (6, "end"),
-    "demo": (6, "end"),
-    "pytest_plugin": (6, "end"),
-    "cli": (7, "end"),
-    "__main__": (8, "end"),
+    "proxy": (5, "shell"),
+    "run": (6, "shell"),
+    "spark": (6, "shell"),
+    "console": (7, "end"),
+    "load": (7, "end"),
+    "demo": (7, "end"),
+    "pytest_plugin": (7, "end"),
+    "cli": (8, "end"),
+    "__main__": (9, "end"),
 }
 # Packages beside `tandemq`, which it does not import.
-BESIDE = {"lab": (6, "end")}
+BESIDE = {"lab": (7, "end")}
 FLOOR_ZERO_KNOWS = {
     "errors": set[str](),
     "model": {"errors"},
@@ -109,7 +111,9 @@ OUTERMOST = frozenset(
         "src/tandemq/client/aio/transport.py",
         "src/tandemq/client/aio/user_code.py",
         "src/tandemq/run/broker.py",
+        "src/tandemq/proxy/service.py",
         "src/tandemq/run/nameserver.py",
+        "src/tandemq/run/proxy.py",
     }
 )
 

@@ -27,7 +27,7 @@ import tandemq
 from tandemq.cli import main as command_line
 from tandemq.config import settings
 from tandemq.config.files import LIVE_KEYS, LIVE_RANGES, ZERO_IS_UNLIMITED
-from tandemq.config.settings import BrokerConfig, MonitoringConfig, NameServerConfig, TlsConfig
+from tandemq.config.settings import BrokerConfig, MonitoringConfig, NameServerConfig, ProxyConfig, TlsConfig
 from tandemq.model import codes
 from tandemq.spark.sources.cluster import kafka_options
 from tandemq.telemetry.families import Family
@@ -130,8 +130,8 @@ def settings_page() -> str:
     """Return the page of settings as Markdown."""
     lines = _SETTINGS_HEAD.splitlines()
     meanings = _meanings()
-    kinds: tuple[tuple[str, type[BrokerConfig | NameServerConfig]], ...]
-    kinds = (("Broker", BrokerConfig), ("Name server", NameServerConfig))
+    kinds: tuple[tuple[str, type[BrokerConfig | NameServerConfig | ProxyConfig]], ...]
+    kinds = (("Broker", BrokerConfig), ("Name server", NameServerConfig), ("Proxy", ProxyConfig))
     for heading, config in kinds:
         lines += [
             "",
@@ -162,10 +162,11 @@ def _as_written(default: object) -> str:
     return f"`{default}`"
 
 
-def _while_running(config: type[BrokerConfig | NameServerConfig], key: str) -> str:
-    if key not in LIVE_KEYS:
+def _while_running(config: type[BrokerConfig | NameServerConfig | ProxyConfig], key: str) -> str:
+    defaults = config()
+    if key not in LIVE_KEYS or isinstance(defaults, ProxyConfig):
         return "no"
-    if key in config().config_black_list:
+    if key in defaults.config_black_list:
         return "file only, by `configBlackList`"
     if key not in LIVE_RANGES:
         return "yes"

@@ -132,6 +132,8 @@ class LinkKind(Enum):
     """Opened to a master's HA port."""
     PEER = "peer"
     """Remoting connection opened to a name server or another broker."""
+    GRPC = "grpc"
+    """HTTP/2 with gRPC."""
 
 
 @dataclass(frozen=True, slots=True)

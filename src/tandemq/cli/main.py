@@ -30,6 +30,7 @@ COMMANDS = {
     "message": ("tandemq.cli.admin.message:message", "Send, recall, follow and look up messages."),
     "namesrv": ("tandemq.cli.serve:namesrv", "Run one name server until SIGTERM or SIGINT."),
     "offset": ("tandemq.cli.admin.offset:offset", "Show and reset the offsets of a consumer group."),
+    "proxy": ("tandemq.cli.serve:proxy", "Run a proxy for gRPC clients until SIGTERM or SIGINT."),
     "spark": ("tandemq.cli.spark.commands:spark", "Archive, check and measure logs with Spark."),
     "top": ("tandemq.cli.top:top", "Show brokers and consumer groups with lag and rates until Ctrl-C or q."),
     "topic": ("tandemq.cli.admin.topic:topic", "Create, delete, list and show topics."),

@@ -1,4 +1,4 @@
-"""`tandemq broker` and `tandemq namesrv`: one server process each."""
+"""`tandemq broker`, `tandemq namesrv` and `tandemq proxy`: servers until SIGTERM or SIGINT."""
 
 import gc
 import json
@@ -8,12 +8,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
 from tandemq.cli.support.log_format import use_json
-from tandemq.config.files import load_broker_config, load_name_server_config
+from tandemq.config.files import load_broker_config, load_name_server_config, load_proxy_config
 from tandemq.errors import ConfigError
 from tandemq.real.descriptors import raise_limit
 from tandemq.real.memory import keep_blocks
@@ -165,3 +166,71 @@ def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json:
     gc.freeze()
     process.run()
     process.close()
+
+
+@click.command()
+@click.option("--config", "-c", "path", type=click.Path(dir_okay=False), help="TOML or properties file.")
+@set_option
+@click.option("--namesrv", "-n", "name_servers", help="Name servers, host:port;host:port.")
+@click.option("--port", "-p", type=click.IntRange(0, 65535), help="Port to listen on; 0 for any free port.")
+@click.option("--processes", type=click.IntRange(1, 256), help="Number of processes that share the port.")
+@json_option
+@stdin_option
+def proxy(
+    path: str | None,
+    pairs: tuple[str, ...],
+    name_servers: str | None,
+    port: int | None,
+    processes: int | None,
+    as_json: bool,
+    while_stdin: bool,
+) -> None:
+    """Run a proxy for gRPC clients until SIGTERM or SIGINT.
+
+    It serves the clients of RocketMQ 5 for Java, Go, C++, Python, Node.js, Rust and C#, in front of the brokers that
+    the name servers list. Without a file or a port it listens on port 8081. With tls.server.certPath it takes
+    connections with and without TLS on the same port.
+    """
+    need_protobuf()
+    from tandemq.run.proxy import ProxyGroup, ProxyProcess  # noqa: PLC0415  # see above
+
+    overrides = _overrides(pairs)
+    given = {"namesrvAddr": name_servers, "grpcServerPort": port, "processes": processes}
+    overrides |= {key: str(value) for key, value in given.items() if value is not None}
+    config = load_proxy_config(
+        _read(path), path=path or "the command line", warn=lambda text: log.warning("%s", text), overrides=overrides
+    )
+    if config.log_format == "json":
+        use_json({})
+    raise_limit()
+    if config.processes > 1:
+        group = ProxyGroup(config)
+        group.open()
+        _stop_on_signal(group.stop, while_stdin=while_stdin)
+        address, metrics = f"{config.bind_address}:{config.listen_port}", ""
+        text = f"tandemq proxy at {address}, {config.processes} processes"
+        _print_ready(text, {"address": address, "processes": config.processes}, as_json=as_json)
+        group.run()
+        return
+    process = ProxyProcess(config)
+    process.open()
+    _stop_on_signal(process.stop, while_stdin=while_stdin)
+    address, metrics = process.address, process.metrics_address
+    _print_ready(
+        f"tandemq proxy at {address}" + (f", metrics http://{metrics}/metrics" if metrics else ""),
+        {"address": address, "metrics": metrics},
+        as_json=as_json,
+    )
+    gc.freeze()
+    process.run()
+    process.close()
+
+
+def need_protobuf() -> None:
+    """Check that the packages of the proxy are installed.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if find_spec("google") is None or find_spec("google.protobuf") is None:
+        raise ConfigError("the proxy needs the package protobuf", hint="pip install 'tandemq[proxy]'")

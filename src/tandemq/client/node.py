@@ -17,7 +17,7 @@ Source: docs/reference/requests.md, "group membership"; RocketMQ MQClientInstanc
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
@@ -67,11 +67,13 @@ from tandemq.codec.record.record import decode_message
 from tandemq.errors import ConfigError, ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.group import HeartbeatData
-from tandemq.model.message import PRODUCER_GROUP
+from tandemq.model.group import HeartbeatData, ProducerData
+from tandemq.model.message import PRODUCER_GROUP, StoredMessage
 from tandemq.model.topic import GROUP_CHARACTERS_MAX
 
 log = logging.getLogger(__name__)
+TakeCheck = Callable[[str, StoredMessage, dict[str, str], Now], None]
+"""Takes a transaction check: address of the broker, half message, header fields, time."""
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 TRACE_PRODUCER = "_INNER_TRACE_PRODUCER"
 """Prefix of the groups of producers that send traces."""
@@ -96,6 +98,8 @@ class ClientNode:
         self._producers: dict[str, ProducerCore] = {}
         self.requester = Requester(config.client_id, self.introduce, self.routes, self.timers, self._keys, random)
         self._transactions: dict[str, TransactionCore] = {}
+        self._check_takers: dict[str, TakeCheck] = {}
+        """Takes the transaction checks of a producer group."""
         self._consumers: dict[str, PushConsumerCore] = {}
         self._pullers: dict[str, PullConsumerCore] = {}
         self._traces: dict[str, TraceDispatcher] = {}
@@ -159,7 +163,22 @@ class ClientNode:
             self._transactions[group] = TransactionCore(
                 producer, self.remoting, self.routes, self.runner, self.timers, self._keys
             )
+            self._check_takers[group] = self._transactions[group].take_check
         return self._transactions[group]
+
+    def answer_checks(self, group: str, take: TakeCheck, now: Now) -> None:
+        """Take part in a producer group without a producer: brokers send its transaction checks here from now on."""
+        if group not in self._check_takers:
+            self._check_takers[group] = take
+            self.send_heartbeats(now)
+
+    def leave_checks(self, group: str, now: Now) -> None:
+        """Leave a producer group in which the client has no producer."""
+        if group not in self._producers and self._check_takers.pop(group, None) is not None:
+            fields = {"clientID": self.config.client_id, "producerGroup": group}
+            for address in self.broker_addresses():
+                if self.remoting.is_open(address):
+                    self.remoting.request(address, Command(RequestCode.UNREGISTER_CLIENT, fields=fields), now, _ignore)
 
     def _take_check(self, address: str, command: Command, now: Now) -> Command | None:
         """Handle a transaction check of a broker; the outcome is sent in a request of its own."""
@@ -169,17 +188,17 @@ class ClientNode:
             log.warning("check cannot be read address=%s: %s", address, error)
             raise
         group = message.properties.get(PRODUCER_GROUP, "")
-        transactions = self._transactions.get(group)
-        if transactions is None:
+        take = self._check_takers.get(group)
+        if take is None:
             log.warning("check of a producer group that this client has not address=%s group=%.255s", address, group)
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="this client has no such producer")
-        transactions.take_check(address, message, command.fields, now)
+        take(address, message, command.fields, now)
         return command.answer(ResponseCode.SUCCESS)
 
     @property
     def _receives_requests(self) -> bool:
         """Whether brokers send requests to this client, so that each must have its heartbeat at all times."""
-        return bool(self._consumers or self._transactions) or self.requester.is_used
+        return bool(self._consumers or self._check_takers) or self.requester.is_used
 
     def push_consumer(self, options: ConsumerOptions, now: Now) -> PushConsumerCore:
         """Host a push consumer.
@@ -275,7 +294,8 @@ class ClientNode:
         """Return the heartbeat that lists all producers and consumers."""
         data = HeartbeatData(
             self.config.client_id,
-            [entry for producer in self._producers.values() for entry in producer.heartbeat_data()],
+            [entry for producer in self._producers.values() for entry in producer.heartbeat_data()]
+            + [ProducerData(group) for group in self._check_takers if group not in self._producers],
             [entry for consumer in self._consumers.values() for entry in consumer.heartbeat_data()]
             + [entry for puller in self._pullers.values() for entry in puller.heartbeat_data()],
         )
@@ -284,7 +304,7 @@ class ClientNode:
     def send_heartbeats(self, now: Now) -> None:
         """Send a heartbeat to all brokers."""
         for address in self.broker_addresses():
-            if self._transactions:
+            if self._check_takers:
                 self.remoting.keep_reconnecting(address, now)
             self._send_heartbeat(address, now)
 
@@ -401,7 +421,8 @@ class ClientNode:
     def _unregistrations(self) -> list[Command]:
         client_id = self.config.client_id
         code = RequestCode.UNREGISTER_CLIENT
-        return [request(code, clientID=client_id, producerGroup=group) for group in self._producers] + [
+        groups = dict.fromkeys([*self._producers, *self._check_takers])
+        return [request(code, clientID=client_id, producerGroup=group) for group in groups] + [
             request(code, clientID=client_id, consumerGroup=group) for group in (*self._consumers, *self._pullers)
         ]
 

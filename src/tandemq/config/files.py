@@ -31,12 +31,13 @@ from typing import Any, TypeVar
 
 from tandemq.config.java_properties import Property, parse_properties
 from tandemq.config.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS
-from tandemq.config.settings import BrokerConfig, NameServerConfig
+from tandemq.config.settings import BrokerConfig, NameServerConfig, ProxyConfig
 from tandemq.config.validation import REGISTER_MS_MAX, problems
 from tandemq.errors import ConfigError
 
 Warn = Callable[[str], None]
-_Config = TypeVar("_Config", BrokerConfig, NameServerConfig)
+_Config = TypeVar("_Config", BrokerConfig, NameServerConfig, ProxyConfig)
+_Changeable = TypeVar("_Changeable", BrokerConfig, NameServerConfig)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z")
 _COMMAND_LINE = "command line"
 
@@ -189,6 +190,15 @@ def load_name_server_config(
     return _load(NameServerConfig, NAME_SERVER_KEYS, text, path, warn, overrides or {})
 
 
+def load_proxy_config(text: str, *, path: str, warn: Warn, overrides: Mapping[str, str] | None = None) -> ProxyConfig:
+    """Parse a proxy's settings; arguments as for `load_broker_config`.
+
+    Raises:
+        ConfigError: the text names the file, each wrong line and key, and what to do.
+    """
+    return _load(ProxyConfig, frozenset(), text, path, warn, overrides or {})
+
+
 def as_properties(config: BrokerConfig | NameServerConfig) -> str:
     """Format all settings as `key=value` lines with RocketMQ's keys, which mqadmin shows and `changed` parses."""
     return "".join(f"{key}={value}\n" for key, value in as_texts(config).items())
@@ -199,7 +209,7 @@ def as_texts(config: BrokerConfig | NameServerConfig) -> dict[str, str]:
     return {item.metadata["key"]: _as_text(getattr(config, item.name)) for item in fields(config)}
 
 
-def changed(config: _Config, text: str) -> tuple[_Config, tuple[str, ...]]:
+def changed(config: _Changeable, text: str) -> tuple[_Changeable, tuple[str, ...]]:
     """Apply an operator's change while the node runs; returns the settings and the keys whose values changed.
 
     A key given with its present value is not a change.
@@ -229,7 +239,7 @@ def changed(config: _Config, text: str) -> tuple[_Config, tuple[str, ...]]:
         low, high = LIVE_RANGES.get(reader.keys[name], (value, value))
         if not low <= value <= high and not (value == 0 and reader.keys[name] in ZERO_IS_UNLIMITED):
             reader.wrong(name, f"{value} is outside {low} to {high}, the range allowed while the node runs")
-    after: _Config = reader.checked(replace(config, **values))
+    after: _Changeable = reader.checked(replace(config, **values))
     return after, tuple(sorted(reader.keys[name] for name in values))
 
 
@@ -280,7 +290,9 @@ def _line_of(key: str, text: str) -> int:
 class _Reader:
     """Collects values by field name, and errors."""
 
-    def __init__(self, kind: type[BrokerConfig] | type[NameServerConfig], known: frozenset[str], warn: Warn) -> None:
+    def __init__(
+        self, kind: type[BrokerConfig | NameServerConfig | ProxyConfig], known: frozenset[str], warn: Warn
+    ) -> None:
         self.values: dict[str, Any] = {}
         self.keys: dict[str, str] = {item.name: item.metadata["key"] for item in fields(kind)}
         self._fields: dict[str, Field[Any]] = {}

@@ -506,6 +506,31 @@ class NameServerConfig(MonitoringConfig):
     brokers from routes."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyConfig(MonitoringConfig):
+    """Settings of one proxy for gRPC clients."""
+
+    name_servers: tuple[str, ...] = _setting("namesrvAddr", ())
+    """Name servers of the brokers, `host:port`, separated by `;`."""
+    bind_address: str = _setting("bindAddress", "0.0.0.0")
+    """IP address of the interface to listen on. `0.0.0.0` and `::`: all interfaces, IPv4 and IPv6."""
+    listen_port: int = _setting("grpcServerPort", 8081)
+    """Port for gRPC clients, with and without TLS; 0 takes any free one."""
+    processes: int = _setting("processes", 1)
+    """Number of processes that share the port. A client stays with one of them while its connection lasts."""
+    clients_max: int = _setting("clientsMax", 20_000)
+    """Maximum number of clients of one process that have sent their settings."""
+    connections_max: int = _setting("maxConnections", 50_000)
+    """Maximum number of client connections of one process; further ones are closed when accepted."""
+    frame_bytes_max: int = _setting("grpcMaxInboundMessageSize", 8 * MEBIBYTE, "bytes")
+    """Largest request, with all messages in it. RocketMQ's default is 130 MiB."""
+    unfinished_bytes_max: int = _setting("unfinishedFramesMax", 256 * MEBIBYTE, "bytes")
+    """Memory budget for incomplete requests on all connections of one process; beyond it they are refused."""
+    untaken_bytes_max: int = _setting("untakenAnswersMax", 128 * MEBIBYTE, "bytes")
+    """Memory budget for responses that clients have not read yet, on all connections of one process. Beyond it
+    connections that read nothing are closed first, slow readers last."""
+
+
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """Parse the delays of levels 1 and up, like "1s 5s 10m 2h 1d", to milliseconds.
 

@@ -15,6 +15,7 @@ from tandemq.config.settings import (
     MEBIBYTE,
     BrokerConfig,
     NameServerConfig,
+    ProxyConfig,
     TlsConfig,
     key_of,
     parse_delay_levels,
@@ -30,6 +31,7 @@ HA_PROTOCOLS = ("auto", "tandemq", "classic")
 WEIGHT_MAX = 1_000_000
 ZONE_CHARACTERS_MAX = 255
 PORT_MAX = 65_535
+PROCESSES_MAX = 256
 REGISTER_MS_MAX = 60_000
 TAKEOVER_CHECKS_MAX = 30
 CLASSIC_FRAME_BYTES_MAX = 4 * MEBIBYTE - 12
@@ -43,7 +45,7 @@ _HOST = re.compile(r"[^\s;]{1,255}\Z")
 
 Problem = tuple[str, str]
 """(field name, what is wrong with its value and what to do)"""
-Config = TypeVar("Config", BrokerConfig, NameServerConfig)
+Config = TypeVar("Config", BrokerConfig, NameServerConfig, ProxyConfig)
 
 
 def validate(config: Config) -> Config:
@@ -58,9 +60,11 @@ def validate(config: Config) -> Config:
     return config
 
 
-def problems(config: BrokerConfig | NameServerConfig) -> list[Problem]:
+def problems(config: BrokerConfig | NameServerConfig | ProxyConfig) -> list[Problem]:
     """Return all problems of a configuration."""
-    return list(_broker_problems(config) if isinstance(config, BrokerConfig) else _name_server_problems(config))
+    if isinstance(config, BrokerConfig):
+        return list(_broker_problems(config))
+    return list(_proxy_problems(config) if isinstance(config, ProxyConfig) else _name_server_problems(config))
 
 
 # Checks, one generator per concern.
@@ -174,7 +178,7 @@ def _network_problems(config: BrokerConfig) -> Iterator[Problem]:
         )
 
 
-def _listen_problems(config: BrokerConfig | NameServerConfig) -> Iterator[Problem]:
+def _listen_problems(config: BrokerConfig | NameServerConfig | ProxyConfig) -> Iterator[Problem]:
     yield from monitoring_problems(config)
     yield from _port_problem("listen_port", config.listen_port)
     try:
@@ -189,7 +193,8 @@ def _listen_problems(config: BrokerConfig | NameServerConfig) -> Iterator[Proble
     for name in ("unfinished_bytes_max", "untaken_bytes_max"):
         bytes_max = getattr(config, name)
         if bytes_max < config.frame_bytes_max:
-            yield name, f"{bytes_max} is less than frameMaxLength, {config.frame_bytes_max}"
+            longest = key_of(type(config), "frame_bytes_max")
+            yield name, f"{bytes_max} is less than {longest}, {config.frame_bytes_max}"
 
 
 def _family_problem(name: str, advertised: str, bound: str) -> Iterator[Problem]:
@@ -326,3 +331,19 @@ def _name_server_problems(config: NameServerConfig) -> Iterator[Problem]:
     for name in ("broker_expiry_ms", "connections_max", "connection_idle_ms"):
         if getattr(config, name) < 1:
             yield name, f"{getattr(config, name)} is too small; the smallest is 1"
+
+
+def _proxy_problems(config: ProxyConfig) -> Iterator[Problem]:
+    yield from tls_problems(config)
+    yield from _listen_problems(config)
+    for address in config.name_servers:
+        yield from _address_problem("name_servers", address)
+    if not config.name_servers:
+        yield "name_servers", "no name server is given; write host:port, several separated by ;"
+    for name in ("clients_max", "connections_max"):
+        if getattr(config, name) < 1:
+            yield name, f"{getattr(config, name)} is too small; the smallest is 1"
+    if not 1 <= config.processes <= PROCESSES_MAX:
+        yield "processes", f"{config.processes} is outside 1 to {PROCESSES_MAX}"
+    elif config.processes > 1 and not config.listen_port:
+        yield "processes", "several processes need a grpcServerPort other than 0"

@@ -134,18 +134,28 @@ class Loop:
         """Return figures of the loop."""
         return LoopState(len(self._by_fd), self._untaken, self._refused.count, self._busy_poll.total_ns)
 
-    def listen(self, address: str, port: int, kind: LinkKind, what: str = "listenPort", *, is_new: bool = False) -> int:
+    def listen(
+        self,
+        address: str,
+        port: int,
+        kind: LinkKind,
+        what: str = "listenPort",
+        *,
+        is_new: bool = False,
+        is_shared: bool = False,
+    ) -> int:
         """Bind a port, 0 for any free one, and return it; connections are refused until `accept` or `run`.
 
         Args:
             what: name of the setting for the port, for the error message.
             is_new: whether the port must be nobody's; else it may be one that a process has reserved for this one, or
                 that an earlier process used until now.
+            is_shared: whether other processes may listen on the port too.
 
         Raises:
             ConfigError: the address cannot be used.
         """
-        return self._ports.listen(address, port, kind, what, is_new=is_new)
+        return self._ports.listen(address, port, kind, what, is_new=is_new, is_shared=is_shared)
 
     def accept(self) -> None:
         """Begin to accept connections on all ports.

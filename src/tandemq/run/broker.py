@@ -115,7 +115,9 @@ class BrokerProcess:
             if self.config.is_monitored:
                 identity = f"{config.broker_name}/{config.broker_id}"
                 expiries = self._watch.expiries if self._watch is not None else dict
-                self._monitoring = Monitoring(config, self._node, loop, identity, disk.writes, expiries)
+                self._monitoring = Monitoring(
+                    config, "tandemq-broker", self._node, loop, identity, disk.writes, expiries
+                )
             loop.accept()
         except BaseException:
             self.close(clean=False)

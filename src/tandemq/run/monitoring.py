@@ -15,7 +15,7 @@ from pathlib import Path
 from tandemq import __version__
 from tandemq.boundary import Now
 from tandemq.config.monitoring import PushTarget, parse_target
-from tandemq.config.settings import BrokerConfig, NameServerConfig
+from tandemq.config.settings import BrokerConfig, MonitoringConfig
 from tandemq.engine import NAME as ENGINE
 from tandemq.real.loop import Loop
 from tandemq.real.monitoring.listener import MonitoringListener
@@ -56,7 +56,8 @@ class Monitoring:
 
     def __init__(
         self,
-        config: BrokerConfig | NameServerConfig,
+        config: MonitoringConfig,
+        service: str,
         node: MonitoredNode,
         loop: Loop,
         identity: str,
@@ -67,6 +68,7 @@ class Monitoring:
 
         Args:
             config: the settings.
+            service: what the process is, for collectors.
             node: the node, to be run as `metered` from now on.
             loop: the loop that will run it.
             identity: name of the process for collectors, unlike that of all others of the cluster.
@@ -84,7 +86,7 @@ class Monitoring:
         node.metrics.add(self._collect)
         self._listener: MonitoringListener | None = None
         self._exporter: OtlpExporter | None = None
-        pushed = _renderer(config, identity, self._began_s) if config.metrics_exporter == "OTLP_HTTP" else None
+        pushed = _renderer(config, service, identity, self._began_s) if config.metrics_exporter == "OTLP_HTTP" else None
         self.metered = MeteredNode(node, loop.wake, config.metrics_series_max, pushed)
         if pushed is not None:
             self._exporter = OtlpExporter(self.metered, pushed, push_settings(config), f"tandemq/{__version__}")
@@ -133,17 +135,15 @@ def _process_files() -> Iterator[Batch]:
     yield single(FILES_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def _renderer(config: BrokerConfig | NameServerConfig, identity: str, began_s: float) -> OtlpRenderer:
+def _renderer(config: MonitoringConfig, service: str, identity: str, began_s: float) -> OtlpRenderer:
+    resource = {"service.name": service, "service.instance.id": identity, "service.version": __version__}
     if isinstance(config, BrokerConfig):
-        resource = {"service.name": "tandemq-broker", "service.namespace": config.cluster}
-    else:
-        resource = {"service.name": "tandemq-namesrv"}
-    resource |= {"service.instance.id": identity, "service.version": __version__}
+        resource["service.namespace"] = config.cluster
     began_ms = int(began_s * 1000)
     return OtlpRenderer(config.metrics_series_max, resource, __version__, began_ms, is_delta=config.metrics_in_delta)
 
 
-def push_settings(config: BrokerConfig | NameServerConfig) -> PushSettings:
+def push_settings(config: MonitoringConfig) -> PushSettings:
     """Return where a node pushes its metrics to.
 
     Raises:

@@ -70,7 +70,7 @@ class NameServerProcess:
             if self.config.is_monitored:
                 identity = f"{gethostname()}:{self.port}"
                 self._monitoring = Monitoring(
-                    self.config, self._node, self._loop, identity, expiries=self._watch.expiries
+                    self.config, "tandemq-namesrv", self._node, self._loop, identity, expiries=self._watch.expiries
                 )
             self._loop.accept()
             self._watch.start()

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tandemq.boundary import LinkKind
@@ -35,8 +35,14 @@ _MAKE_KEY = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-2
 _OPENSSL_SECONDS = 30
 
 
-def protect(loop: Loop, config: TlsConfig) -> list[Tls]:
+REMOTING_KINDS = (LinkKind.REMOTING, LinkKind.FAST)
+HTTP2_PROTOCOLS = ("h2",)
+
+
+def protect(loop: Loop, config: TlsConfig, kinds: Iterable[LinkKind] = REMOTING_KINDS) -> list[Tls]:
     """Set up TLS on a node's loop for clients and for connections to name servers and brokers; return what to watch.
+
+    `kinds`: of the connections of clients.
 
     Raises:
         ConfigError: the settings or files cannot be used.
@@ -44,8 +50,10 @@ def protect(loop: Loop, config: TlsConfig) -> list[Tls]:
     settings = read_tls(config, _read(config.tls_file))
     watched = []
     if settings.serves:
-        serving = _test_tls(settings) if settings.tls_test_mode else _server_tls(settings)
-        for kind in (LinkKind.REMOTING, LinkKind.FAST):
+        kinds = tuple(kinds)
+        protocols = HTTP2_PROTOCOLS if LinkKind.GRPC in kinds else ()
+        serving = _test_tls(settings, protocols) if settings.tls_test_mode else _server_tls(settings, protocols)
+        for kind in kinds:
             loop.protect(kind, serving)
         if not settings.tls_test_mode:
             watched.append(serving)
@@ -68,7 +76,7 @@ def _read(path: str) -> str | None:
         raise ConfigError(f"tls.config.file {path}: {reason}") from error
 
 
-def _server_tls(settings: TlsSettings) -> Tls:
+def _server_tls(settings: TlsSettings, protocols: Sequence[str]) -> Tls:
     check_private("tls.server.keyPath", settings.tls_key_file)
     verify = _VERIFY[settings.tls_client_auth] if settings.tls_verify_clients else ssl.CERT_NONE
     files = TlsFiles(
@@ -81,7 +89,7 @@ def _server_tls(settings: TlsSettings) -> Tls:
         "tls.server.trustCertPath",
     )
     is_permissive = settings.tls_mode == "permissive"
-    return Tls(lambda: server_context(files, verify), None, files, is_permissive=is_permissive)
+    return Tls(lambda: server_context(files, verify, protocols), None, files, is_permissive=is_permissive)
 
 
 def _client_tls(settings: TlsSettings) -> Tls:
@@ -101,7 +109,7 @@ def _client_tls(settings: TlsSettings) -> Tls:
     return Tls(None, lambda: client_context(files, verifies=verifies, checks_host=checks_host), files)
 
 
-def _test_tls(settings: TlsSettings) -> Tls:
+def _test_tls(settings: TlsSettings, protocols: Sequence[str]) -> Tls:
     """Return TLS with a key of its own that nobody can verify."""
     log.warning("tls: tls.test.mode.enable: clients cannot verify the certificate, which is made at every start")
     program = shutil.which("openssl")
@@ -121,7 +129,7 @@ def _test_tls(settings: TlsSettings) -> Tls:
             raise ConfigError(f"tls.test.mode.enable: openssl made no key: {error}") from error
         files = TlsFiles(cert, key)
         is_permissive = settings.tls_mode == "permissive"
-        return Tls(lambda: server_context(files, ssl.CERT_NONE), None, files, is_permissive=is_permissive)
+        return Tls(lambda: server_context(files, ssl.CERT_NONE, protocols), None, files, is_permissive=is_permissive)
 
 
 class CertificateWatch:

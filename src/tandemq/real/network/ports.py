@@ -53,10 +53,12 @@ class Ports:
         """Whether a descriptor is one of the ports."""
         return fd in self._listeners
 
-    def listen(self, address: str, port: int, kind: LinkKind, what: str, *, is_new: bool) -> int:
+    def listen(
+        self, address: str, port: int, kind: LinkKind, what: str, *, is_new: bool = False, is_shared: bool = False
+    ) -> int:
         """Bind a port; see `Loop.listen`."""
         try:
-            socks = bind(address, port, is_new=is_new)
+            socks = bind(address, port, is_new=is_new, is_shared=is_shared)
         except (OSError, OverflowError) as error:
             raise cannot_listen(f"{text_of((address, port))} ({what})", error) from error
         for sock in socks:

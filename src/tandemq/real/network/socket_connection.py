@@ -29,7 +29,7 @@ SPARE_PARTS = 8
 """Closing frees one eighth of the limit, so that the cost of a pass over all connections is spread over many bytes."""
 _AT_ONCE = pack("ii", 1, 0)
 _ORDERLY = pack("ii", 0, 0)
-_CLIENTS = (LinkKind.REMOTING, LinkKind.FAST)
+_CLIENTS = (LinkKind.REMOTING, LinkKind.FAST, LinkKind.GRPC)
 
 
 @dataclass(slots=True, eq=False)

@@ -158,8 +158,13 @@ def between_brokers(cert_file: str, key_file: str, ca_file: str, server_name: st
     )
 
 
-def server_context(files: TlsFiles, verify: ssl.VerifyMode) -> ssl.SSLContext:
-    """Return the context of a server. `verify`: whether clients may or must present a certificate.
+def server_context(files: TlsFiles, verify: ssl.VerifyMode, protocols: Sequence[str] = ()) -> ssl.SSLContext:
+    """Return the context of a server.
+
+    Args:
+        files: its certificate.
+        verify: whether clients may or must present a certificate.
+        protocols: what it speaks, by the names of ALPN, for clients that ask.
 
     Raises:
         ConfigError: a file cannot be used.
@@ -171,6 +176,8 @@ def server_context(files: TlsFiles, verify: ssl.VerifyMode) -> ssl.SSLContext:
     if verify is not ssl.CERT_NONE:
         _load_authorities(context, files)
         context.verify_mode = verify
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
     return context
 
 

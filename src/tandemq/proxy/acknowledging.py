@@ -1,0 +1,126 @@
+"""Acknowledgements, changed invisible times and dead letters of clients.
+
+Source: docs/reference/grpc.md; RocketMQ AckMessageActivity, ChangeInvisibleDurationActivity,
+ForwardMessageToDLQActivity.
+"""
+
+from tandemq.client.core.operations import Steps, current_time, refusal
+from tandemq.errors import TandemError
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.proxy.brokers import Brokers
+from tandemq.proxy.handles import (
+    Receipt,
+    ack_request,
+    change_request,
+    changed_receipt,
+    check_current,
+    dead_letter_request,
+    parse_receipt,
+)
+from tandemq.proxy.names import Caller, group_of, topic_of
+from tandemq.proxy.protocol.messaging_pb2 import (
+    AckMessageEntry,
+    AckMessageRequest,
+    AckMessageResponse,
+    AckMessageResultEntry,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
+    Code,
+    ForwardMessageToDeadLetterQueueRequest,
+    ForwardMessageToDeadLetterQueueResponse,
+    Status,
+)
+from tandemq.proxy.receiving import INVISIBLE_MS_MAX
+from tandemq.proxy.renewals import Renewals
+from tandemq.proxy.status import OK, CallRefused, common_status, status_of
+
+ENTRIES_MAX = 1_024
+"""Maximum number of messages that one request acknowledges."""
+
+
+class Acknowledging:
+    """What clients do with received messages."""
+
+    def __init__(self, brokers: Brokers, renewals: Renewals) -> None:
+        """`renewals`: know the newest handle of a message."""
+        self._brokers = brokers
+        self._renewals = renewals
+        self.acknowledged = 0
+        """Number of messages acknowledged."""
+
+    def acknowledge(self, caller: Caller, query: AckMessageRequest) -> Steps[AckMessageResponse]:
+        """Acknowledge messages; each has its outcome.
+
+        Raises:
+            CallRefused: there is none, or there are too many.
+        """
+        topic, group = topic_of(query.topic), group_of(query.group)
+        if not 0 < len(query.entries) <= ENTRIES_MAX:
+            text = f"the request acknowledges {len(query.entries)} messages; it must be 1 to {ENTRIES_MAX}"
+            raise CallRefused(Code.BAD_REQUEST, text)
+        statuses: list[Status] = []
+        for entry in query.entries:
+            try:
+                yield from self._acknowledge(caller, group, topic, entry)
+                statuses.append(OK)
+            except TandemError as error:
+                statuses.append(status_of(error))
+        entries = [
+            AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
+            for entry, status in zip(query.entries, statuses, strict=True)
+        ]
+        return AckMessageResponse(status=common_status(statuses), entries=entries)
+
+    def _acknowledge(self, caller: Caller, group: str, topic: str, entry: AckMessageEntry) -> Steps[None]:
+        known = parse_receipt(entry.receipt_handle)
+        receipt = self._renewals.current(caller.client_id, known)
+        check_current(receipt, (yield from current_time()).wall_ms)
+        yield from self._do(caller, topic, receipt, ack_request(receipt, group, topic))
+        self._renewals.forget(caller.client_id, known)
+        self.acknowledged += 1
+
+    def change(self, caller: Caller, query: ChangeInvisibleDurationRequest) -> Steps[ChangeInvisibleDurationResponse]:
+        """Change when a message comes back; the old handle counts no more.
+
+        Raises:
+            CallRefused: the handle is none or has expired, or the time is out of range.
+            TandemError: the broker refuses it, or does not respond.
+        """
+        topic, group = topic_of(query.topic), group_of(query.group)
+        invisible_ms = query.invisible_duration.ToMilliseconds()
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+            text = f"the invisible time is {invisible_ms} ms; it must be 0 to {INVISIBLE_MS_MAX}"
+            raise CallRefused(Code.ILLEGAL_INVISIBLE_TIME, text)
+        known = parse_receipt(query.receipt_handle)
+        receipt = self._renewals.current(caller.client_id, known)
+        check_current(receipt, (yield from current_time()).wall_ms)
+        answer = yield from self._do(caller, topic, receipt, change_request(receipt, group, topic, invisible_ms))
+        self._renewals.forget(caller.client_id, known)
+        return ChangeInvisibleDurationResponse(status=OK, receipt_handle=str(changed_receipt(receipt, answer)))
+
+    def forward(
+        self, caller: Caller, query: ForwardMessageToDeadLetterQueueRequest
+    ) -> Steps[ForwardMessageToDeadLetterQueueResponse]:
+        """Store a message in the group's topic of dead letters, and acknowledge it.
+
+        Raises:
+            CallRefused: the handle is none.
+            TandemError: the broker refuses it, or does not respond.
+        """
+        topic, group = topic_of(query.topic), group_of(query.group)
+        known = parse_receipt(query.receipt_handle)
+        receipt = self._renewals.current(caller.client_id, known)
+        letter = dead_letter_request(receipt, group, topic, query.message_id)
+        yield from self._do(caller, topic, receipt, letter)
+        yield from self._do(caller, topic, receipt, ack_request(receipt, group, topic))
+        self._renewals.forget(caller.client_id, known)
+        return ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    def _do(self, caller: Caller, topic: str, receipt: Receipt, command: Command) -> Steps[Command]:
+        answer = yield from self._brokers.ask_master(topic, receipt.handle.broker, lambda: command, caller.deadline_ms)
+        if answer.code == ResponseCode.NO_MESSAGE:
+            raise CallRefused(Code.INVALID_RECEIPT_HANDLE, answer.remark or "there is no such message")
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer)
+        return answer

@@ -1,0 +1,217 @@
+"""The clients of the proxy: what they have said of themselves, and the stream on which they take commands.
+
+    telemetry stream ─► settings ─► completed, sent back
+    heartbeat ─► known client? else UNRECOGNIZED_CLIENT_TYPE, upon which clients send their settings again
+    stream ended and no heartbeat for `EXPIRE_MS` ─► gone: its messages are returned
+
+Invariants: at most `clients_max` clients, each with at most `TOPICS_MAX` published topics. Nothing but commands to
+clients, renewals and heartbeats needs this memory: other calls of a client that the proxy does not know are served.
+
+Source: docs/reference/grpc.md; RocketMQ GrpcClientSettingsManager, ClientActivity.
+"""
+
+import logging
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from tandemq.boundary import Now
+from tandemq.client.core.operations import Steps, current_time
+from tandemq.errors import TandemError
+from tandemq.grpc.server import Call
+from tandemq.model.group import SubscriptionGroupConfig
+from tandemq.proxy.brokers import Brokers
+from tandemq.proxy.messages import BODY_BYTES_MAX
+from tandemq.proxy.names import Caller, group_of, topic_of
+from tandemq.proxy.protocol.messaging_pb2 import (
+    ClientType,
+    Code,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    MessageType,
+    NotifyClientTerminationRequest,
+    NotifyClientTerminationResponse,
+    Settings,
+    TelemetryCommand,
+)
+from tandemq.proxy.status import OK, CallRefused
+
+log = logging.getLogger(__name__)
+EXPIRE_MS = 30_000
+"""A client without a stream is gone so long after its last sign of life."""
+EXPIRE_STREAM_MS = 120_000
+"""The same for one whose stream is open."""
+TOPICS_MAX = 4_096
+SEND_ATTEMPTS = 3
+SEND_BACKOFF_MS = (10, 1_000, 2.0)
+"""First and longest pause between attempts of a producer, and the factor between two."""
+RECEIVE_BATCH = 32
+LONG_POLLING_S = 20
+BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""Pauses between the attempts of a message whose consumption failed."""
+_LITE = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
+
+
+class _Client(msgspec.Struct, eq=False):
+    """One client."""
+
+    topics: frozenset[str]
+    """That it publishes."""
+    seen_ms: int
+    stream: Call | None = None
+
+
+class GrpcClients:
+    """All clients, by their ids."""
+
+    def __init__(self, brokers: Brokers, random: Random, clients_max: int, on_gone: Callable[[str, Now], None]) -> None:
+        """`on_gone`: called with the id of a client that has gone."""
+        self._brokers = brokers
+        self._random = random
+        self._clients_max = clients_max
+        self._on_gone = on_gone
+        self._clients: dict[str, _Client] = {}
+
+    @property
+    def count(self) -> int:
+        """Number of clients."""
+        return len(self._clients)
+
+    def publishes(self, topic: str) -> bool:
+        """Whether a client publishes a topic."""
+        return any(topic in client.topics for client in self._clients.values())
+
+    def tell_producer(self, topic: str, command: TelemetryCommand) -> bool:
+        """Send a command to a client that publishes a topic, any of them; return whether there is one."""
+        streams = [
+            client.stream
+            for client in self._clients.values()
+            if client.stream is not None and not client.stream.is_over and topic in client.topics
+        ]
+        if not streams:
+            return False
+        self._random.choice(streams).send(command.SerializeToString())
+        return True
+
+    # Settings.
+
+    def settings(self, caller: Caller, stream: Call, settings: Settings) -> Steps[tuple[Settings, list[str]]]:
+        """Take the settings of a client; return them completed, and the topics for whose transactions it may be asked.
+
+        Raises:
+            CallRefused: they are invalid, or there are too many clients.
+        """
+        if settings.client_type in _LITE:
+            raise CallRefused(Code.UNSUPPORTED, "lite topics are not supported")
+        topics: frozenset[str] = frozenset()
+        completed = Settings()
+        completed.CopyFrom(settings)
+        if settings.HasField("publishing"):
+            if len(settings.publishing.topics) > TOPICS_MAX:
+                raise CallRefused(Code.BAD_REQUEST, f"the client publishes more than {TOPICS_MAX} topics")
+            topics = frozenset(topic_of(topic) for topic in settings.publishing.topics)
+            _complete_publishing(completed)
+        elif settings.HasField("subscription"):
+            group = group_of(settings.subscription.group)
+            subscribed = [topic_of(entry.topic) for entry in settings.subscription.subscriptions]
+            _complete_subscription(completed, (yield from self._config(caller, group, subscribed)))
+        else:
+            raise CallRefused(Code.BAD_REQUEST, "the settings have neither publishing nor subscription")
+        completed.metric.on = False
+        now = yield from current_time()
+        known = self._clients.get(caller.client_id)
+        if known is None and len(self._clients) >= self._clients_max:
+            raise CallRefused(Code.TOO_MANY_REQUESTS, f"the proxy has {self._clients_max} clients")
+        if known is not None and known.stream is not None and known.stream is not stream:
+            known.stream.end()
+        self._clients[caller.client_id] = _Client(topics, now.mono_ms, None if stream.is_over else stream)
+        return completed, (yield from self._transactional(caller, topics))
+
+    def _config(self, caller: Caller, group: str, topics: list[str]) -> Steps[SubscriptionGroupConfig]:
+        """Return the configuration of a group, or that of new groups: a client waits for its settings for ever."""
+        for topic in topics[:1]:
+            try:
+                return (yield from self._brokers.group(group, topic, caller.deadline_ms))
+            except TandemError as error:
+                log.warning("settings of a client of group %s: defaults are sent: %s", group, error)
+        return SubscriptionGroupConfig(group)
+
+    def _transactional(self, caller: Caller, topics: frozenset[str]) -> Steps[list[str]]:
+        found = []
+        for topic in sorted(topics):
+            try:
+                types = yield from self._brokers.message_types(topic, caller.deadline_ms)
+            except TandemError:
+                continue
+            if MessageType.TRANSACTION in types:
+                found.append(topic)
+        return found
+
+    def stream_ended(self, client_id: str, stream: Call, now: Now) -> None:
+        """Note that a stream has ended."""
+        client = self._clients.get(client_id)
+        if client is not None and client.stream is stream:
+            client.stream = None
+            client.seen_ms = now.mono_ms
+
+    # Heartbeats, ends.
+
+    def heartbeat(self, caller: Caller, _query: HeartbeatRequest) -> Steps[HeartbeatResponse]:
+        """Take a sign of life.
+
+        Raises:
+            CallRefused: the client is not known.
+        """
+        client = self._clients.get(caller.client_id)
+        if client is None:
+            raise CallRefused(Code.UNRECOGNIZED_CLIENT_TYPE, "the client has sent no settings")
+        client.seen_ms = (yield from current_time()).mono_ms
+        return HeartbeatResponse(status=OK)
+
+    def terminate(
+        self, caller: Caller, _query: NotifyClientTerminationRequest
+    ) -> Steps[NotifyClientTerminationResponse]:
+        """Forget a client that ends.
+
+        Raises:
+            CallRefused: it is not known.
+        """
+        client = self._clients.pop(caller.client_id, None)
+        if client is None:
+            raise CallRefused(Code.UNRECOGNIZED_CLIENT_TYPE, "the client has sent no settings")
+        self._on_gone(caller.client_id, (yield from current_time()))
+        return NotifyClientTerminationResponse(status=OK)
+
+    def expire(self, now: Now) -> None:
+        """Forget clients that give no sign of life; to be called every few seconds."""
+        for client_id, client in list(self._clients.items()):
+            silent_ms = now.mono_ms - client.seen_ms
+            if silent_ms > (EXPIRE_MS if client.stream is None else EXPIRE_STREAM_MS):
+                del self._clients[client_id]
+                if client.stream is not None:
+                    client.stream.end()
+                log.info("client %.200s has gone: nothing for %d s", client_id, silent_ms // 1000)
+                self._on_gone(client_id, now)
+
+
+def _complete_publishing(settings: Settings) -> None:
+    policy = settings.backoff_policy
+    policy.max_attempts = SEND_ATTEMPTS
+    first_ms, longest_ms, factor = SEND_BACKOFF_MS
+    policy.exponential_backoff.initial.FromMilliseconds(first_ms)
+    policy.exponential_backoff.max.FromMilliseconds(longest_ms)
+    policy.exponential_backoff.multiplier = factor
+    settings.publishing.max_body_size = BODY_BYTES_MAX
+    settings.publishing.validate_message_type = True
+
+
+def _complete_subscription(settings: Settings, config: SubscriptionGroupConfig) -> None:
+    policy = settings.backoff_policy
+    policy.max_attempts = config.retry_max_times + 1
+    policy.customized_backoff.Clear()
+    for seconds in BACKOFF_S:
+        policy.customized_backoff.next.add().FromSeconds(seconds)
+    settings.subscription.fifo = config.consume_message_orderly
+    settings.subscription.receive_batch_size = RECEIVE_BATCH
+    settings.subscription.long_polling_timeout.FromSeconds(LONG_POLLING_S)

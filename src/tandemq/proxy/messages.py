@@ -1,0 +1,282 @@
+"""Messages of gRPC clients as brokers store them, and stored ones as clients receive them.
+
+    tag, keys, id, group, time of delivery … ─► properties of the record ─► the same fields
+
+Source: docs/reference/grpc.md; RocketMQ SendMessageActivity, GrpcConverter, GrpcValidator.
+"""
+
+import re
+import zlib
+from hashlib import md5
+from typing import NamedTuple
+
+from tandemq.model import message as names
+from tandemq.model.message import StoredMessage
+from tandemq.model.pop import FIRST_POP_TIME, POP_CK
+from tandemq.model.property_rules import MEANINGS, TIMER_PREFIX
+from tandemq.proxy.protocol.messaging_pb2 import (
+    Code,
+    Digest,
+    DigestType,
+    Encoding,
+    Message,
+    MessageType,
+    Resource,
+    SystemProperties,
+)
+from tandemq.proxy.status import CallRefused
+
+BODY_BYTES_MAX = 4 << 20
+PROPERTIES_MAX = 128
+PROPERTY_BYTES_MAX = 16 * 1024
+GROUP_BYTES_MAX = 64
+IMMUNITY_S_MAX = 3_600
+PRIORITY_MAX = (1 << 31) - 1
+_CONTROL = re.compile(r"[\x00\x03-\x1f\x7f-\x9f]")
+"""Control characters but the two that separate properties."""
+YEAR_10000_MS = 253_402_300_800_000
+"""End of the range of timestamps."""
+MESSAGE_GROUP = "__SHARDINGKEY"
+BORN_HOST = "__BORNHOST"
+BORN_TIMESTAMP = "BORN_TIMESTAMP"
+TRACE_CONTEXT = "TRACE_CONTEXT"
+PRIORITY = "_SYS_MSG_PRIORITY_"
+DEAD_LETTER_TOPIC = "DLQ_ORIGIN_TOPIC"
+DEAD_LETTER_ID = "DLQ_ORIGIN_MESSAGE_ID"
+RESERVED = frozenset(
+    {
+        *MEANINGS,
+        names.RETRY_TOPIC,
+        names.MIN_OFFSET,
+        names.MAX_OFFSET,
+        names.ORIGIN_MESSAGE_ID,
+        names.RECONSUME_TIME,
+        names.MAX_RECONSUME_TIMES,
+        names.CONSUME_START_TIME,
+        POP_CK,
+        FIRST_POP_TIME,
+        MESSAGE_GROUP,
+        BORN_HOST,
+        BORN_TIMESTAMP,
+        TRACE_CONTEXT,
+        PRIORITY,
+        DEAD_LETTER_TOPIC,
+        DEAD_LETTER_ID,
+        "BUYER_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "EXTEND_UNIQ_INFO",
+        "INNER_BASE",
+        "DUP_INFO",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "MSG_TYPE",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        "INSTANCE_ID",
+        "POP_CK_OFFSET",
+        "__LITE_TOPIC",
+    }
+)
+"""Names that applications cannot give to properties of their own, and that they do not receive as such."""
+
+
+class Prepared(NamedTuple):
+    """A message that brokers accept."""
+
+    topic: str
+    kind: MessageType
+    unique_key: str
+    body: bytes
+    properties: str
+    """All of them, encoded."""
+    message_group: str
+    """"" for none; the messages of a group are stored in one queue, in the order in which they are sent."""
+
+
+def prepare(message: Message, topic: str, peer: str) -> Prepared:
+    """Check a message and return what is sent to a broker.
+
+    Args:
+        topic: its topic, as brokers know it.
+        peer: "ip:port" of the client.
+
+    Raises:
+        CallRefused: the message is invalid, or exceeds a limit.
+    """
+    system = message.system_properties
+    if not system.message_id.strip():
+        raise CallRefused(Code.ILLEGAL_MESSAGE_ID, "the message has no id")
+    kind = kind_of(system)
+    own: dict[str, str] = dict(message.user_properties)
+    _check_own(own)
+    pairs = {names.UNIQ_KEY: system.message_id, names.WAIT: "true", names.RECONSUME_TIME: str(system.delivery_attempt)}
+    if system.HasField("tag"):
+        if not system.tag.strip() or "|" in system.tag:
+            raise CallRefused(Code.ILLEGAL_MESSAGE_TAG, "the tag is blank, or contains |")
+        pairs[names.TAGS] = system.tag
+    if system.keys:
+        if any(not key.strip() for key in system.keys):
+            raise CallRefused(Code.ILLEGAL_MESSAGE_KEY, "a key is blank")
+        pairs[names.KEYS] = names.KEY_SEPARATOR.join(system.keys)
+    pairs |= _of_kind(kind, system, topic)
+    if system.HasField("trace_context"):
+        pairs[TRACE_CONTEXT] = system.trace_context
+    pairs[BORN_HOST] = system.born_host or peer.rpartition(":")[0]
+    if system.HasField("born_timestamp"):
+        pairs[BORN_TIMESTAMP] = str(system.born_timestamp.ToMilliseconds())
+    text = names.encode_properties(own | pairs)
+    _check_text(text, len(own) + len(pairs))
+    return Prepared(
+        topic, kind, system.message_id, _body(message), text, system.message_group if kind == MessageType.FIFO else ""
+    )
+
+
+def kind_of(system: SystemProperties) -> MessageType:
+    """Return the type of a message, by what it asks for.
+
+    Raises:
+        CallRefused: it asks for what brokers here do not have.
+    """
+    if system.HasField("lite_topic"):
+        raise CallRefused(Code.UNSUPPORTED, "lite topics are not supported")
+    if system.message_type == MessageType.TRANSACTION:
+        return MessageType.TRANSACTION
+    if system.HasField("delivery_timestamp"):
+        return MessageType.DELAY
+    if system.HasField("priority"):
+        return MessageType.PRIORITY
+    if system.HasField("message_group"):
+        return MessageType.FIFO
+    return MessageType.NORMAL
+
+
+def _of_kind(kind: MessageType, system: SystemProperties, topic: str) -> dict[str, str]:
+    """Return the properties that a type of message needs."""
+    if kind == MessageType.DELAY:
+        return {names.TIMER_DELIVER_MS: str(system.delivery_timestamp.ToMilliseconds())}
+    if kind == MessageType.PRIORITY:
+        if not 0 <= system.priority <= PRIORITY_MAX:
+            raise CallRefused(Code.BAD_REQUEST, f"the priority is {system.priority}; it must not be negative")
+        return {PRIORITY: str(system.priority)}
+    if kind == MessageType.FIFO:
+        group = system.message_group
+        if not group.strip() or len(group.encode()) >= GROUP_BYTES_MAX:
+            text = f"the message group is blank, or has {GROUP_BYTES_MAX} bytes or more"
+            raise CallRefused(Code.ILLEGAL_MESSAGE_GROUP, text)
+        return {MESSAGE_GROUP: group}
+    if kind == MessageType.TRANSACTION:
+        found = {names.TRAN_MSG: "true", names.PRODUCER_GROUP: topic}
+        if system.HasField("orphaned_transaction_recovery_duration"):
+            seconds = system.orphaned_transaction_recovery_duration.ToSeconds()
+            if not 0 < seconds <= IMMUNITY_S_MAX:
+                text = f"the first check after {seconds} s; it must be 1 to {IMMUNITY_S_MAX}"
+                raise CallRefused(Code.BAD_REQUEST, text)
+            found[names.IMMUNITY] = str(seconds)
+        return found
+    return {}
+
+
+def _check_own(own: dict[str, str]) -> None:
+    if len(own) > PROPERTIES_MAX:
+        text = f"the message has {len(own)} properties, the maximum is {PROPERTIES_MAX}"
+        raise CallRefused(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
+    for name in own:
+        if not name.strip() or name in RESERVED or name.startswith(TIMER_PREFIX):
+            raise CallRefused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property name {name[:100]!r} is reserved")
+
+
+def _check_text(text: str, count: int) -> None:
+    """Check the encoded properties: their size, and that they hold no separators but their own."""
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > PROPERTY_BYTES_MAX:
+        raise CallRefused(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"tag, keys and properties have {size} bytes, the maximum is {PROPERTY_BYTES_MAX}",
+        )
+    is_separated = text.count(names.NAME_VALUE_SEPARATOR) == count == text.count(names.PROPERTY_SEPARATOR)
+    if not is_separated or _CONTROL.search(text):
+        text = "a tag, key or property contains a control character"
+        raise CallRefused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
+
+
+def _body(message: Message) -> bytes:
+    """Return the body, decompressed: consumers on the remoting protocol do not know gzip."""
+    body = message.body
+    if message.system_properties.body_encoding == Encoding.GZIP:
+        inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        try:
+            body = inflater.decompress(body, BODY_BYTES_MAX + 1)
+        except zlib.error as error:
+            raise CallRefused(Code.MESSAGE_CORRUPTED, f"the body is not compressed with gzip: {error}") from error
+        if not inflater.eof and len(body) <= BODY_BYTES_MAX:
+            raise CallRefused(Code.MESSAGE_CORRUPTED, "the compressed body is cut")
+    if not body:
+        raise CallRefused(Code.MESSAGE_BODY_EMPTY, "the message has no body")
+    if len(body) > BODY_BYTES_MAX:
+        raise CallRefused(Code.MESSAGE_BODY_TOO_LARGE, f"the body has more than {BODY_BYTES_MAX} bytes")
+    return body
+
+
+def received(stored: StoredMessage, topic: Resource, handle: str, attempt: int) -> Message:
+    """Return a stored message as clients receive it.
+
+    Args:
+        topic: as the client named it.
+        handle: with which the message is acknowledged, "" for none.
+        attempt: how often it is delivered with this time.
+    """
+    properties = stored.properties
+    get = properties.get
+    system = SystemProperties(
+        message_id=stored.unique_key or stored.offset_message_id,
+        keys=stored.keys,
+        body_digest=Digest(type=DigestType.MD5, checksum=md5(stored.body, usedforsecurity=False).hexdigest().upper()),
+        body_encoding=Encoding.IDENTITY,
+        message_type=_stored_kind(properties),
+        born_host=get(BORN_HOST) or stored.born_host.rpartition(":")[0],
+        store_host=stored.store_host,
+        queue_id=stored.queue_id,
+        queue_offset=stored.queue_offset,
+        delivery_attempt=attempt,
+    )
+    _set_ms(system.born_timestamp, get(BORN_TIMESTAMP), stored.born_ms)
+    _set_ms(system.store_timestamp, None, stored.store_ms)
+    if stored.tags:
+        system.tag = stored.tags
+    if handle:
+        system.receipt_handle = handle
+    if (delivery := get(names.TIMER_DELIVER_MS)) is not None:
+        _set_ms(system.delivery_timestamp, delivery, 0)
+    if (group := get(MESSAGE_GROUP)) is not None:
+        system.message_group = group
+    if (priority := get(PRIORITY)) is not None and priority.isdecimal() and int(priority) <= PRIORITY_MAX:
+        system.priority = int(priority)
+    if (trace := get(TRACE_CONTEXT)) is not None:
+        system.trace_context = trace
+    if (origin := get(DEAD_LETTER_TOPIC)) is not None:
+        system.dead_letter_queue.topic = origin
+        system.dead_letter_queue.message_id = get(DEAD_LETTER_ID, "")
+    own = {
+        name: value for name, value in properties.items() if name not in RESERVED and not name.startswith(TIMER_PREFIX)
+    }
+    return Message(topic=topic, user_properties=own, system_properties=system, body=stored.body)
+
+
+def _set_ms(timestamp: object, text: str | None, otherwise_ms: int) -> None:
+    """Set a timestamp from a property with milliseconds since 1970, if it is one."""
+    is_number = text is not None and text.isascii() and text.isdecimal() and len(text) <= 15
+    ms = int(text) if text is not None and is_number else otherwise_ms
+    timestamp.FromMilliseconds(min(ms, YEAR_10000_MS - 1))  # type: ignore[attr-defined]  # of google.protobuf.Timestamp
+
+
+def _stored_kind(properties: dict[str, str]) -> MessageType:
+    if names.TRAN_MSG in properties:
+        return MessageType.TRANSACTION
+    if names.TIMER_DELIVER_MS in properties or names.DELAY in properties:
+        return MessageType.DELAY
+    if PRIORITY in properties:
+        return MessageType.PRIORITY
+    return MessageType.FIFO if MESSAGE_GROUP in properties else MessageType.NORMAL

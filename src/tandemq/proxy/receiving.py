@@ -1,0 +1,289 @@
+"""ReceiveMessage: a pop at the broker that the client has chosen, its messages, and what becomes of undelivered ones.
+
+Messages come from any queue of the broker, also if the client names one, as with Java's proxy: clients ask queue after
+queue, and would wait at an empty one.
+
+    pop ─► messages ─┬─► attempts used up: dead letters          ─┐
+                     ├─► tag not asked for: acknowledged          ├─ the rest goes to the client
+                     └─► handle kept for renewal, if asked for   ─┘
+    the client has gone meanwhile ─► all are returned: others get them after `RETURN_MS`
+
+Brokers compare hashes of tags, so that a message with another tag of the same hash arrives here.
+
+Source: docs/reference/grpc.md; RocketMQ ReceiveMessageActivity, ConsumerProcessor, PopMessageResultFilterImpl.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tandemq.boundary import Now
+from tandemq.client.core.operations import Invoke, Steps, ask_all, current_time, refusal, request
+from tandemq.client.core.pulled import decode_pulled
+from tandemq.client.core.routes import MASTER_ID, Routes
+from tandemq.errors import ProtocolError, TandemError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.group import (
+    SQL_EXPRESSION,
+    SUBSCRIBE_ALL,
+    TAG_EXPRESSION,
+    SubscriptionGroupConfig,
+    parse_tag_expression,
+)
+from tandemq.model.message import StoredMessage
+from tandemq.model.pop import ANY_QUEUE, MESSAGES_MAX, ORDERED_QUEUE, POP_CK, Handle, TopicKind, parse_handle
+from tandemq.proxy.brokers import Brokers
+from tandemq.proxy.handles import Receipt, ack_request, change_request, dead_letter_request
+from tandemq.proxy.messages import received
+from tandemq.proxy.names import Caller, group_of, topic_of
+from tandemq.proxy.protocol.messaging_pb2 import Code, FilterType, Message, ReceiveMessageRequest
+from tandemq.proxy.renewals import RETURN_MS, Renewals
+from tandemq.proxy.status import CallRefused
+
+log = logging.getLogger(__name__)
+RENEWED_INVISIBLE_MS = 60_000
+"""Invisible time of messages whose handles the proxy renews."""
+INVISIBLE_MS_MIN = 10_000
+INVISIBLE_MS_MAX = 12 * 3_600_000
+POLL_MS_DEFAULT = 15_000
+POLL_MS_MAX = 20_000
+POLL_MARGIN_MS = 500
+"""How long before the client's deadline the broker answers."""
+GRACE_MS = 5_000
+"""How long after the end of a poll the broker may answer."""
+START_AT_END = 1
+"""Where groups begin that have no offset: at the last message, unless the queue is young."""
+
+
+class Pop(NamedTuple):
+    """What a client asks for."""
+
+    topic: str
+    group: str
+    broker: str
+    batch: int
+    invisible_ms: int
+    is_renewed: bool
+    expression: str
+    kind: str
+    attempt_id: str | None
+
+
+class Received(NamedTuple):
+    """Messages of a pop."""
+
+    messages: list[Message]
+    receipts: list[Receipt]
+
+
+def parse_pop(query: ReceiveMessageRequest) -> Pop:
+    """Return what a request asks for.
+
+    Raises:
+        CallRefused: it is invalid.
+    """
+    queue = query.message_queue
+    if query.auto_renew:
+        invisible_ms = RENEWED_INVISIBLE_MS
+    else:
+        invisible_ms = query.invisible_duration.ToMilliseconds()
+        if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
+            text = f"the invisible time is {invisible_ms} ms; it must be {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX}"
+            raise CallRefused(Code.ILLEGAL_INVISIBLE_TIME, text)
+    expression = query.filter_expression.expression or SUBSCRIBE_ALL
+    kind = SQL_EXPRESSION if query.filter_expression.type == FilterType.SQL else TAG_EXPRESSION
+    if kind == TAG_EXPRESSION:
+        _tags_of(expression)
+    return Pop(
+        topic_of(queue.topic),
+        group_of(query.group),
+        queue.broker.name,
+        max(1, min(query.batch_size, MESSAGES_MAX)),
+        invisible_ms,
+        query.auto_renew,
+        expression,
+        kind,
+        query.attempt_id if query.HasField("attempt_id") else None,
+    )
+
+
+def _tags_of(expression: str) -> frozenset[str] | None:
+    try:
+        tags = parse_tag_expression(expression)
+    except ValueError as error:
+        raise CallRefused(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+    return None if tags is None else frozenset(tags)
+
+
+class Receiving:
+    """Pops for clients."""
+
+    def __init__(self, routes: Routes, brokers: Brokers, renewals: Renewals) -> None:
+        """`renewals`: of the handles that the proxy keeps alive."""
+        self._routes = routes
+        self._brokers = brokers
+        self._renewals = renewals
+        self._turns = 0
+        self.received = 0
+        """Number of messages given to clients."""
+
+    def receive(self, caller: Caller, query: ReceiveMessageRequest) -> Steps[Received]:
+        """Wait for messages and return them; none if there were none in time.
+
+        Raises:
+            CallRefused: the request is invalid.
+            TandemError: the broker refuses it, or does not respond.
+        """
+        pop = parse_pop(query)
+        if not pop.broker:
+            pop = pop._replace(broker=(yield from self._next_broker(pop.topic)))
+        config = yield from self._brokers.group(pop.group, pop.topic, caller.deadline_ms)
+        is_ordered = config.consume_message_orderly
+        now = yield from current_time()
+        poll_ms = _poll_ms(query, caller, now)
+        answer = yield from self._brokers.ask_master(
+            pop.topic,
+            pop.broker,
+            lambda: _request(pop, poll_ms, is_ordered=is_ordered),
+            caller.deadline_ms,
+            poll_ms + GRACE_MS,
+        )
+        if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
+            return Received([], [])
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer)
+        return (yield from self._sort(caller, query, pop, config, answer))
+
+    def _next_broker(self, topic: str) -> Steps[str]:
+        route = yield from self._brokers.route(topic)
+        names = sorted(route.brokers)
+        if not names:
+            raise CallRefused(Code.BAD_REQUEST, f"the topic {topic} has no broker")
+        self._turns += 1
+        return names[self._turns % len(names)]
+
+    def _sort(
+        self, caller: Caller, query: ReceiveMessageRequest, pop: Pop, config: SubscriptionGroupConfig, answer: Command
+    ) -> Steps[Received]:
+        now = yield from current_time()
+        tags = _tags_of(pop.expression) if pop.kind == TAG_EXPRESSION else None
+        popped = _Popped(pop.broker, answer)
+        found = Received([], [])
+        others: list[Invoke] = []
+        address = self._routes.members(pop.broker).get(MASTER_ID, "")
+        for stored in decode_pulled(answer.body).messages:
+            if stored.fault:
+                log.warning("receive: the message %s comes again: %s", stored.offset_message_id, stored.fault)
+                continue
+            receipt = popped.receipt(stored)
+            attempt = popped.attempts(stored) + 1
+            if tags is not None and stored.tags not in tags:
+                others.append(Invoke(address, ack_request(receipt, pop.group, pop.topic)))
+            elif attempt > config.retry_max_times + 1 and not config.consume_message_orderly:
+                others.append(Invoke(address, dead_letter_request(receipt, pop.group, pop.topic, stored.unique_key)))
+                others.append(Invoke(address, ack_request(receipt, pop.group, pop.topic)))
+            else:
+                found.messages.append(received(stored, query.message_queue.topic, str(receipt), attempt))
+                found.receipts.append(receipt)
+        if others:
+            for failed in (yield from ask_all(others)):
+                if isinstance(failed, TandemError):
+                    log.warning("receive: %s of group %s come again: %s", pop.topic, pop.group, failed)
+        if pop.is_renewed:
+            for receipt in found.receipts:
+                self._renewals.keep(caller.client_id, pop.group, pop.topic, receipt, now)
+        self.received += len(found.messages)
+        return found
+
+    def return_messages(self, client_id: str, query: ReceiveMessageRequest, receipts: Iterable[Receipt]) -> Steps[None]:
+        """Have messages that the client did not get delivered to others soon."""
+        topic, group = topic_of(query.message_queue.topic), group_of(query.group)
+        asks = []
+        for receipt in receipts:
+            self._renewals.forget(client_id, receipt)
+            address = self._routes.members(receipt.handle.broker).get(MASTER_ID)
+            if address is not None:
+                asks.append(Invoke(address, change_request(receipt, group, topic, RETURN_MS)))
+        yield from ask_all(asks)
+
+
+def _poll_ms(query: ReceiveMessageRequest, caller: Caller, now: Now) -> int:
+    """Return for how long the broker holds a pop that finds nothing."""
+    poll_ms = POLL_MS_DEFAULT
+    if query.HasField("long_polling_timeout"):
+        poll_ms = query.long_polling_timeout.ToMilliseconds()
+    if caller.deadline_ms is not None:
+        poll_ms = min(poll_ms, caller.deadline_ms - now.mono_ms - POLL_MARGIN_MS)
+    return max(0, min(poll_ms, POLL_MS_MAX))
+
+
+def _request(pop: Pop, poll_ms: int, *, is_ordered: bool) -> Command:
+    return request(
+        RequestCode.POP_MESSAGE,
+        consumerGroup=pop.group,
+        topic=pop.topic,
+        queueId=ANY_QUEUE,
+        maxMsgNums=pop.batch,
+        invisibleTime=pop.invisible_ms,
+        pollTime=poll_ms,
+        bornTime=0,
+        initMode=START_AT_END,
+        expType=pop.kind,
+        exp=pop.expression,
+        order=is_ordered,
+        attemptId=pop.attempt_id if is_ordered else None,
+    )
+
+
+class _Popped:
+    """The response to a pop: what makes a handle of each message."""
+
+    def __init__(self, broker: str, answer: Command) -> None:
+        fields = answer.fields
+        self._broker = broker
+        try:
+            self._pop_ms, self._invisible_ms = int(fields["popTime"]), int(fields["invisibleTime"])
+            self._revive_queue = int(fields["reviveQid"])
+            self._starts = {
+                (int(kind), int(queue_id)): int(start)
+                for kind, queue_id, start in (part.split(" ") for part in _parts(fields.get("startOffsetInfo", "")))
+            }
+            self._counts = {
+                (int(kind), queue): int(count)
+                for kind, queue, count in (part.split(" ") for part in _parts(fields.get("orderCountInfo", "")))
+            }
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"the response to a pop is invalid: {error!r}") from error
+
+    def receipt(self, stored: StoredMessage) -> Receipt:
+        """Return the receipt of a message."""
+        text = stored.properties.get(POP_CK)
+        if text is not None:
+            return Receipt(parse_handle(text), stored.log_offset)
+        kind, queue_id = TopicKind.NORMAL, stored.queue_id
+        start = self._starts.get((kind, queue_id), stored.queue_offset)
+        handle = Handle(
+            start,
+            self._pop_ms,
+            self._invisible_ms,
+            self._revive_queue,
+            kind,
+            self._broker,
+            queue_id,
+            stored.queue_offset,
+        )
+        return Receipt(handle, stored.log_offset)
+
+    def attempts(self, stored: StoredMessage) -> int:
+        """Return how often a message was delivered before."""
+        if self._revive_queue != ORDERED_QUEUE:
+            return stored.reconsume_times
+        counted = self._counts.get((0, f"qo{stored.queue_id}%{stored.queue_offset}"))
+        if counted is None:
+            counted = self._counts.get((0, str(stored.queue_id)), 0)
+        return max(stored.reconsume_times, counted)
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in text.split(";") if part]
