@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tandemq.cli.console import DEFAULT_PORT, need_packages
-from tandemq.cli.serve import set_option
+from tandemq.cli.serve import need_protobuf, set_option
 from tandemq.cli.support.client_session import quiet
 from tandemq.cli.support.output import show_json
 from tandemq.cli.support.paths import LocalPath
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 FIRST_BROKER_PORT = 10911
+PROXY_PORT = 8081
 PORTS_PER_GROUP = 100
 PORTS_PER_MEMBER = 10
 POLL_SECONDS = 0.5
@@ -73,6 +74,12 @@ def _certificate_option(name: str, text: str) -> "Callable[[_F], _F]":
     help="Also serve the console's web pages, on port 8377, and print the link to open; with --port 0 on a free port.",
 )
 @click.option(
+    "--proxy",
+    "with_proxy",
+    is_flag=True,
+    help="Also run a proxy for gRPC clients, on port 8081; with --port 0 on a free port.",
+)
+@click.option(
     "--tls",
     "with_tls",
     is_flag=True,
@@ -95,6 +102,7 @@ def up(
     port: int,
     mode: str | None,
     with_console: bool,
+    with_proxy: bool,
     with_tls: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -124,7 +132,12 @@ def up(
     Prometheus can scrape the cluster with the file prometheus.yml in --data.
     """
     from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
-    from tandemq.run.children import ChildCluster, ClusterPorts  # noqa: PLC0415  # see `tandemq broker`
+    from tandemq.run.children import (  # noqa: PLC0415  # see `tandemq broker`
+        ChildCluster,
+        ClusterPorts,
+        console_child,
+        proxy_child,
+    )
 
     settings = {}
     for pair in pairs:
@@ -147,14 +160,22 @@ def up(
     )
     if with_console:
         need_packages()
+    if with_proxy:
+        need_protobuf()
     for number in _SIGNALS:
         signal.signal(number, _interrupt)
     gone: list[BrokerChild] = []
     with quiet(), contextlib.suppress(KeyboardInterrupt), cluster, contextlib.ExitStack() as stack:
-        console = stack.enter_context(_console(cluster, DEFAULT_PORT if port else 0)) if with_console else None
+        beside: dict[str, Child] = {}
+        if with_proxy:
+            beside["proxy"] = stack.enter_context(_beside(cluster, proxy_child(cluster, PROXY_PORT if port else 0)))
+        if with_console:
+            beside["console"] = stack.enter_context(
+                _beside(cluster, console_child(cluster, DEFAULT_PORT if port else 0))
+            )
         scraped = _write_prometheus(cluster)
-        _print_ready(cluster, console, scraped, as_json=as_json)
-        _watch(cluster, console, gone)
+        _print_ready(cluster, beside, scraped, as_json=as_json)
+        _watch(cluster, beside, gone)
     reported = [broker.name for broker in gone]
     if unclean := [name for name in cluster.unclean if name not in reported]:
         raise LocalError(f"{', '.join(unclean)} did not stop cleanly", hint=f"logs are in {data}")
@@ -189,11 +210,8 @@ def _config_commands(cluster: "ChildCluster") -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _console(cluster: "ChildCluster", port: int) -> "Iterator[Child]":
-    """Run the console beside a cluster."""
-    from tandemq.run.children import console_child  # noqa: PLC0415  # see `tandemq broker`
-
-    child = console_child(cluster, port)
+def _beside(cluster: "ChildCluster", child: "Child") -> "Iterator[Child]":
+    """Run a process beside a cluster."""
     child.start()
     try:
         yield child
@@ -203,7 +221,7 @@ def _console(cluster: "ChildCluster", port: int) -> "Iterator[Child]":
             cluster.unclean.append(child.name)
 
 
-def _watch(cluster: "ChildCluster", console: "Child | None", gone: "list[BrokerChild]") -> None:
+def _watch(cluster: "ChildCluster", beside: "dict[str, Child]", gone: "list[BrokerChild]") -> None:
     """Report each broker that exits by itself and append it to `gone`, as long as the cluster can continue.
 
     Raises:
@@ -221,9 +239,10 @@ def _watch(cluster: "ChildCluster", console: "Child | None", gone: "list[BrokerC
                     f"{member.name} exited: {member.ending}; {name} has no member left",
                     hint=f"its log is {member.log_path}",
                 )
-        if console is not None and console.ending:
-            click.echo(f"the console exited: {console.ending}; its log is {console.log_path}", err=True)
-            console = None
+        for name, child in list(beside.items()):
+            if child.ending:
+                click.echo(f"the {name} exited: {child.ending}; its log is {child.log_path}", err=True)
+                del beside[name]
         if ending := cluster.name_server.ending:
             raise LocalError(f"the name server exited: {ending}", hint=f"its log is {cluster.name_server.log_path}")
         time.sleep(POLL_SECONDS)
@@ -262,10 +281,10 @@ def _write_prometheus(cluster: "ChildCluster") -> Path | None:
     return path
 
 
-def _print_ready(cluster: "ChildCluster", console: "Child | None", scraped: Path | None, *, as_json: bool) -> None:
+def _print_ready(cluster: "ChildCluster", beside: "dict[str, Child]", scraped: Path | None, *, as_json: bool) -> None:
     if as_json:
         show_json(
-            ({} if console is None else {"console": console.startup})
+            {name: child.startup for name, child in beside.items()}
             | {
                 "nameServer": cluster.name_servers,
                 "nameServerPid": cluster.name_server.pid,
@@ -307,8 +326,10 @@ def _print_ready(cluster: "ChildCluster", console: "Child | None", scraped: Path
         click.echo(
             f"metrics      http://{cluster.name_server.startup['metrics']}/metrics and as above; {scraped} has all"
         )
-    if console is not None:
-        link = console.startup["link"]
+    if "proxy" in beside:
+        click.echo(f"gRPC         {beside['proxy'].address}")
+    if "console" in beside:
+        link = beside["console"].startup["link"]
         once = " (works once, for 15 minutes: it creates the first user)" if "/setup/" in link else ""
         click.echo(f"console      {link}{once}")
     click.echo(f"stores, configuration and logs: {cluster.directory}; Ctrl-C stops it")

@@ -369,6 +369,10 @@ class ChildCluster:
         """TLS that clients need; None if the cluster has none."""
         return self._certificates.client_tls() if self._certificates is not None else None
 
+    def client_settings(self) -> Mapping[str, Setting]:
+        """Return the settings by which another server of this machine takes part in the TLS of the cluster."""
+        return self._certificates.node_settings() if self._certificates is not None else {}
+
     def _start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         if self._makes_certificates:
@@ -556,6 +560,18 @@ def console_child(cluster: ChildCluster, port: int) -> Child:
         return words
 
     return Child("console", cluster.directory, command)
+
+
+def proxy_child(cluster: ChildCluster, port: int) -> Child:
+    """Return a proxy for gRPC clients of a cluster that runs, to be started; `port` 0: any free one."""
+    settings: dict[str, Setting] = {"bindAddress": LOOPBACK, "grpcServerPort": port or cluster.free_port()}
+    settings |= cluster.client_settings()
+
+    def command() -> list[str]:
+        words = [word for key, value in settings.items() for word in ("--set", f"{key}={_text(value)}")]
+        return ["proxy", "--namesrv", cluster.name_servers, *words]
+
+    return Child("proxy", cluster.directory, command)
 
 
 def _environment() -> dict[str, str]:

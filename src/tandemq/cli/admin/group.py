@@ -35,6 +35,7 @@ def group() -> None:
 @click.option("--retry-queues", default=1, show_default=True, type=click.IntRange(0), help="Queues of %RETRY%NAME.")
 @click.option("--consume/--no-consume", default=True, help="Whether its members may consume.")
 @click.option("--broadcast/--no-broadcast", default=True, help="Whether its members may consume in broadcasting mode.")
+@click.option("--orderly", is_flag=True, help="Its gRPC and POP consumers get the messages of each queue in order.")
 @namesrv_option
 @json_option
 def create(
@@ -44,6 +45,7 @@ def create(
     retry_queues: int,
     consume: bool,
     broadcast: bool,
+    orderly: bool,
     name_servers: str,
     as_json: bool,
 ) -> None:
@@ -58,6 +60,7 @@ def create(
             consume_broadcast_enable=broadcast,
             retry_queue_nums=retry_queues,
             retry_max_times=retry_max,
+            consume_message_orderly=orderly,
         )
         return await admin.create_group(config, cluster=cluster)
 

@@ -7,6 +7,7 @@ import click
 from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, time_text
 from tandemq.errors import RemoteError
+from tandemq.model.attributes import MESSAGE_TYPE, MESSAGE_TYPES
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, own_topics
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ def topic() -> None:
     "--permission", type=click.Choice(sorted(PERMISSIONS)), default="rw", show_default=True, help="What clients may do."
 )
 @click.option("--order", is_flag=True, help="Mark the topic as globally ordered.")
+@click.option(
+    "--type",
+    "message_type",
+    type=click.Choice([name.lower() for name in MESSAGE_TYPES]),
+    help="Type of its messages, which gRPC clients must send. Without it a new topic takes normal ones.",
+)
 @namesrv_option
 @json_option
 def create(
@@ -38,14 +45,22 @@ def create(
     broker_name: str | None,
     permission: str,
     order: bool,
+    message_type: str | None,
     name_servers: str,
     as_json: bool,
 ) -> None:
     """Create or change the topic NAME."""
+    attributes = {} if message_type is None else {MESSAGE_TYPE: message_type.upper()}
     addresses = with_admin(
         name_servers,
         lambda admin: admin.create_topic(
-            name, queues=queues, cluster=cluster, broker_name=broker_name, perm=PERMISSIONS[permission], order=order
+            name,
+            queues=queues,
+            cluster=cluster,
+            broker_name=broker_name,
+            perm=PERMISSIONS[permission],
+            order=order,
+            attributes=attributes,
         ),
     )
     show_facts({"topic": name, "queues": queues, "brokers": ", ".join(addresses)}, as_json=as_json)
