@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tandemq.client.consumer.received_message import ReceivedMessage
     from tandemq.client.core.settings import ConsumeFrom, MessageModel
     from tandemq.config.tls import ClientTls, read_client_tls
+    from tandemq.model.access import Credentials
     from tandemq.model.group import Sql
     from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus, StoredMessage
     from tandemq.model.replies import ReplyMessage, create_reply
@@ -30,6 +31,7 @@ __all__ = [
     "Admin",
     "ClientTls",
     "ConsumeFrom",
+    "Credentials",
     "Deduplication",
     "DuplicateStore",
     "Message",
@@ -57,6 +59,7 @@ _MODULES = {
     "Admin": "tandemq.client.aio.admin",
     "ClientTls": "tandemq.config.tls",
     "ConsumeFrom": "tandemq.client.core.settings",
+    "Credentials": "tandemq.model.access",
     "Deduplication": "tandemq.client.aio.deduplication",
     "DuplicateStore": "tandemq.client.aio.deduplication",
     "Message": "tandemq.model.message",

@@ -107,8 +107,11 @@ class Disk(Protocol):
     def read(self, path: str) -> bytes | None:
         """Return the content of a small file, None if it does not exist."""
 
-    def replace(self, path: str, data: bytes) -> None:
-        """Replace a small file atomically: write a temporary file, sync it, rename it, sync the directory."""
+    def replace(self, path: str, data: bytes, *, is_secret: bool = False) -> None:
+        """Replace a small file atomically: write a temporary file, sync it, rename it, sync the directory.
+
+        `is_secret`: whether only the process's own user may read it.
+        """
 
     def remove(self, path: str) -> None:
         """Delete a file, or a directory and its content; harmless if it does not exist."""

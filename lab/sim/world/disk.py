@@ -229,7 +229,7 @@ class SimDisk:
         content = self._files.get(path)
         return None if content is None else _load(content.pages, content.size, content.size, 0)
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, is_secret: bool = False) -> None:  # noqa: ARG002  # it has one user
         """See `boundary.Disk`."""
         self.count("replace", path)
         self.raise_fault("replace", path)

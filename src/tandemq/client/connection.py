@@ -17,9 +17,12 @@ from types import TracebackType
 from typing import Self
 
 from tandemq.client.core.connections import foreign_reason
+from tandemq.client.credentials import environment_credentials
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_request
+from tandemq.codec.remoting.signature import signed
 from tandemq.config.tls import ClientTls
 from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, ProtocolError, WrongProtocol
+from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.real.network.client_tls import ClientContext, explain
@@ -33,7 +36,12 @@ class BlockingConnection:
     """A connection of one thread."""
 
     def __init__(
-        self, address: str, *, seconds: float = SECONDS, tls: ClientTls | ssl.SSLContext | None = None
+        self,
+        address: str,
+        *,
+        seconds: float = SECONDS,
+        tls: ClientTls | ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """Connect.
 
@@ -41,6 +49,7 @@ class BlockingConnection:
             address: "host:port".
             seconds: time limit of connecting, of each send, and of the wait for each response.
             tls: files of TLS, or a context that was made from them; None: without TLS.
+            credentials: user that signs all requests; None: that of the environment, if there is one.
 
         Raises:
             NotConnected: the connection failed.
@@ -50,6 +59,7 @@ class BlockingConnection:
         self.address = address
         self.host = host.strip("[]")
         self._seconds = seconds
+        self._credentials = credentials or environment_credentials()
         self._decoder = FrameDecoder(_FRAME_BYTES_MAX)
         self._received: deque[Command] = deque()
         self._opaque = 0
@@ -89,6 +99,8 @@ class BlockingConnection:
     def begin(self, command: Command) -> int:
         """Send a request, do not wait for its response, and return its opaque. Raises OutcomeUnknown."""
         self._opaque += 1
+        if self._credentials is not None:
+            command.fields = signed(command.fields, command.body, self._credentials)
         self.write(encode_request(command, self._opaque))
         return self._opaque
 

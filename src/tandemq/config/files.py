@@ -38,6 +38,8 @@ from tandemq.errors import ConfigError
 Warn = Callable[[str], None]
 _Config = TypeVar("_Config", BrokerConfig, NameServerConfig, ProxyConfig)
 _Changeable = TypeVar("_Changeable", BrokerConfig, NameServerConfig)
+HIDDEN = "***"
+"""Shown instead of a secret."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z")
 _COMMAND_LINE = "command line"
 
@@ -58,9 +60,7 @@ _OLD_SPELLINGS = {
 # RocketMQ's keys that are refused with one of these values ("!x": any value but x), because ignoring them is unsafe.
 _NO_CONTROLLER = "controllers are not supported; with registryAddr the group elects its master"
 _REFUSED: dict[str, tuple[str, str]] = {
-    "aclEnable": ("true", "access control is not supported yet"),
-    "authenticationEnabled": ("true", "access control is not supported yet"),
-    "authorizationEnabled": ("true", "access control is not supported yet"),
+    "aclEnable": ("true", "access control is that of RocketMQ 5: authenticationEnabled and authorizationEnabled"),
     "tls.server.keyPassword": ("!", "passwords belong into tls.config.file, as settings are shown to clients"),
     "tls.client.keyPassword": ("!", "passwords belong into tls.config.file, as settings are shown to clients"),
     "enableDLegerCommitLog": ("true", "DLedger is not supported, and its store has another layout"),
@@ -206,7 +206,11 @@ def as_properties(config: BrokerConfig | NameServerConfig) -> str:
 
 def as_texts(config: BrokerConfig | NameServerConfig) -> dict[str, str]:
     """Return all settings as texts by RocketMQ's keys."""
-    return {item.metadata["key"]: _as_text(getattr(config, item.name)) for item in fields(config)}
+    return {
+        item.metadata["key"]: HIDDEN if item.metadata["secret"] and value else _as_text(value)
+        for item in fields(config)
+        for value in (getattr(config, item.name),)
+    }
 
 
 def changed(config: _Changeable, text: str) -> tuple[_Changeable, tuple[str, ...]]:

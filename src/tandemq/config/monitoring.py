@@ -57,6 +57,7 @@ TAKEN_LABELS = frozenset(
         "protocol_type",
         "python",
         "quantile",
+        "reason",
         "request_code",
         "response_code",
         "result",

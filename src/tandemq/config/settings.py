@@ -46,14 +46,18 @@ BROKER_BLACK_LIST = (
     # Which messages consumers with SQL92 expressions get.
     "enablePropertyFilter",
     "filterSupportRetry",
+    # Who may do what.
+    "authenticationEnabled",
+    "authorizationEnabled",
 )
 """Default of a broker's `configBlackList`."""
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY = re.compile(r"([0-9]{1,9})([smhd])\Z")
 
 
-def _setting(key: str, default: Any, unit: str = "", *, live: bool = False) -> Any:
-    return field(default=default, metadata={"key": key, "unit": unit, "live": live})
+def _setting(key: str, default: Any, unit: str = "", *, live: bool = False, secret: bool = False) -> Any:
+    metadata = {"key": key, "unit": unit, "live": live, "secret": secret}
+    return field(default=default, repr=not secret, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +220,16 @@ class BrokerConfig(MonitoringConfig):
     """Settings that cannot be changed while the broker runs, separated by `;`. By default those that can delete
     messages, let them expire, end their delivery, or weaken what an acknowledgement promises."""
 
+    # Access control.
+    authentication_enable: bool = _setting("authenticationEnabled", False, live=True)
+    """Whether each request of a client must be signed by a user. See docs/reference/access.md."""
+    authorization_enable: bool = _setting("authorizationEnabled", False, live=True)
+    """Whether users that are not super users need policies for what they do; only with `authenticationEnabled`."""
+    init_user: str = _setting("initAuthenticationUser", "", secret=True)
+    """A super user, `{"username":"…","password":"…"}`, until one of this name is created."""
+    inner_credentials: str = _setting("innerClientAuthenticationCredentials", "", secret=True)
+    """The super user with which this broker signs its requests to other brokers, `{"accessKey":"…","secretKey":"…"}`;
+    the same at all brokers of a cluster."""
     # Topics and groups.
     auto_create_topic: bool = _setting("autoCreateTopicEnable", True, live=True)
     """Whether a send to an unknown topic creates it."""

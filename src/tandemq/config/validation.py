@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TypeVar
 
+from tandemq.config.access import init_user, inner_user
 from tandemq.config.monitoring import monitoring_problems
 from tandemq.config.settings import (
     JAVA_INT_MAX,
@@ -72,6 +73,7 @@ def problems(config: BrokerConfig | NameServerConfig | ProxyConfig) -> list[Prob
 
 def _broker_problems(config: BrokerConfig) -> Iterator[Problem]:
     yield from tls_problems(config)
+    yield from _access_problems(config)
     yield from _identity_problems(config)
     yield from _network_problems(config)
     yield from _store_problems(config)
@@ -176,6 +178,19 @@ def _network_problems(config: BrokerConfig) -> Iterator[Problem]:
             "message_bytes_max",
             (f"{config.message_bytes_max} plus 64 KiB does not fit into frameMaxLength {config.frame_bytes_max}"),
         )
+
+
+def _access_problems(config: BrokerConfig) -> Iterator[Problem]:
+    if config.authorization_enable and not config.authentication_enable:
+        yield (
+            "authorization_enable",
+            "policies mean nothing without authenticationEnabled: each client could use any name",
+        )
+    for name, read in (("init_user", init_user), ("inner_credentials", inner_user)):
+        try:
+            read(config)
+        except ConfigError as error:
+            yield name, str(error)
 
 
 def _listen_problems(config: BrokerConfig | NameServerConfig | ProxyConfig) -> Iterator[Problem]:

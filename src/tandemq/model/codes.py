@@ -252,6 +252,28 @@ class RequestCode(IntEnum):
     behind the confirm offset. The response to an offset behind the end has `minOffset` and `maxOffset`."""
     TANDEM_POP_ORDERS = 7_308
     """broker: batches of ordered pops that are not acknowledged (slaves ask)."""
+    TANDEM_ACCESS = 7_309
+    """broker: users and their policies, with passwords (slaves ask)."""
+    AUTH_CREATE_USER = 3_001
+    """broker: creates a user (docs/reference/access.md)."""
+    AUTH_UPDATE_USER = 3_002
+    """broker: changes a user."""
+    AUTH_DELETE_USER = 3_003
+    """broker: deletes a user and its policies."""
+    AUTH_GET_USER = 3_004
+    """broker: a user; its password for super users only."""
+    AUTH_LIST_USER = 3_005
+    """broker: the users whose names contain `filter`."""
+    AUTH_CREATE_ACL = 3_006
+    """broker: adds entries to the policies of a user, and replaces those of the same resources."""
+    AUTH_UPDATE_ACL = 3_007
+    """broker: the same."""
+    AUTH_DELETE_ACL = 3_008
+    """broker: deletes the policies of a user, or the entry of one resource."""
+    AUTH_GET_ACL = 3_009
+    """broker: the policies of a user."""
+    AUTH_LIST_ACL = 3_010
+    """broker: the policies of all users whose names contain `subjectFilter`."""
     TANDEM_FAILOVER_STATUS = 7_320
     """broker: the state of a broker in its group, and its history."""
     TANDEM_SWITCH = 7_321

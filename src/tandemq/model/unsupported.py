@@ -60,23 +60,13 @@ _ROCKSDB = _Feature(
     {354: "CHECK_ROCKSDB_CQ_WRITE_PROGRESS", 355: "EXPORT_ROCKSDB_CONFIG_TO_JSON"},
 )
 _ACCESS_CONTROL = _Feature(
-    "access control is not supported: there are no users and no permissions; restrict who reaches the port",
+    "access control is that of RocketMQ 5: users and policies (`tandemq acl`), not accounts of plain_acl.yml",
     {
         50: "UPDATE_AND_CREATE_ACL_CONFIG",
         51: "DELETE_ACL_CONFIG",
         52: "GET_BROKER_CLUSTER_ACL_INFO",
         53: "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG",
         54: "GET_BROKER_CLUSTER_ACL_CONFIG",
-        3001: "AUTH_CREATE_USER",
-        3002: "AUTH_UPDATE_USER",
-        3003: "AUTH_DELETE_USER",
-        3004: "AUTH_GET_USER",
-        3005: "AUTH_LIST_USER",
-        3006: "AUTH_CREATE_ACL",
-        3007: "AUTH_UPDATE_ACL",
-        3008: "AUTH_DELETE_ACL",
-        3009: "AUTH_GET_ACL",
-        3010: "AUTH_LIST_ACL",
     },
 )
 _POP = _Feature(

@@ -232,13 +232,14 @@ class RealDisk:
             except FileNotFoundError:
                 return None
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, is_secret: bool = False) -> None:
         """See `boundary.Disk`."""
         full = self.root / path
         temporary = full.with_name(full.name + ".tmp")
         with _store_errors(str(full)):
             full.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            mode = 0o600 if is_secret else 0o644
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
             try:
                 view = memoryview(data)
                 while view:

@@ -101,6 +101,8 @@ class TableFile:
     """Effect on users if the .bak lacks the last changes, for the log."""
     hint: str = _HINT
     """What to do if neither file can be read."""
+    is_secret: bool = False
+    """Whether only the broker's own user may read the file."""
     rebuilt: str = ""
     """How a table without a readable file is rebuilt, for the log; "": it cannot be."""
 
@@ -176,9 +178,11 @@ class TableFile:
         previous = disk.read(self.path)
         if previous == data:
             return
-        disk.replace(self.path, data)  # before the .bak, so that one of the two is valid at any time
+        disk.replace(
+            self.path, data, is_secret=self.is_secret
+        )  # before the .bak, so that one of the two is valid at any time
         if previous is not None and _seems_whole(previous):
-            disk.replace(self.backup, previous)
+            disk.replace(self.backup, previous, is_secret=self.is_secret)
 
 
 def require(table: dict[str, Any], key: str) -> None:

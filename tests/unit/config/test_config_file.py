@@ -178,7 +178,6 @@ def test_settings_of_missing_features_are_rocketmqs_and_documented() -> None:
     "line",
     [
         "aclEnable=true",
-        "authenticationEnabled=TRUE",
         "enableDLegerCommitLog=true",
         "enableControllerMode=true",
         "storeType=defaultRocksDB",

@@ -14,7 +14,7 @@ from tandemq.real.disk import RealDisk
 class FullDisk(RealDisk):
     """A full disk."""
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, is_secret: bool = False) -> None:
         raise DiskFull(f"{path}: {len(data)} bytes do not fit")
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from tandemq.broker.features.access import feature as access
 from tandemq.broker.features.admin import feature as admin
 from tandemq.broker.features.delay import feature as delay
 from tandemq.broker.features.groups import feature as groups
@@ -32,5 +33,6 @@ FEATURES: tuple[Callable[[Kernel], Sequence[Feature]], ...] = (
     pop.build,
     static_topics.build,
     admin.build,
+    access.build,
 )
-"""In the order in which they see a turn."""
+"""In the order in which they see a turn; the last one sees requests first."""

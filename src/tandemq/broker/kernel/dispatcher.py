@@ -10,6 +10,7 @@ from tandemq.boundary import LinkKind, Now, Turn
 from tandemq.broker.kernel.acknowledgements import Acknowledgements
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Request
+from tandemq.broker.kernel.guard import RequestGuard
 from tandemq.broker.kernel.housekeeping import Housekeeping
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.codec.remoting.frame import RawFrame, decode_command, encode_command
@@ -48,6 +49,7 @@ class Dispatcher:
         self._requests = kernel.features.requests
         self._housekeeping = kernel.features.find(Housekeeping)
         self._acknowledgements = kernel.features.find(Acknowledgements)
+        self._guard = kernel.features.find(RequestGuard)
         self._client_calls = kernel.client_calls
         self._saver = kernel.saver
         self._turn = kernel.turn
@@ -58,6 +60,8 @@ class Dispatcher:
         if link.is_closed:
             return b""
         link.seen_ms = now.mono_ms
+        if self._guard.is_on:
+            return self._receive_checked(link, data, turn, now, is_over)
         decoder = link.decoder
         data = decoder.join(data)
         position = self._sends.take_ordinary(link, data, 0, now)
@@ -76,6 +80,36 @@ class Dispatcher:
         if link.decoder.error is not None:
             self._housekeeping.close_link(link, str(link.decoder.error), turn, now)
         return b""
+
+    def _receive_checked(self, link: Link, data: bytes, turn: Turn, now: Now, is_over: Callable[[], bool]) -> bytes:
+        """Handle the bytes that a client sent, each request by itself: its user is checked before it is taken.
+
+        Sends that are allowed still go to the engine; what it leaves, and all other requests, are checked by the
+        handlers of their codes.
+        """
+        decoder = link.decoder
+        data = decoder.join(data)
+        position = 0
+        while position < len(data) and (frame := decoder.split(data, position)) is not None:
+            begin, position = position, decoder.position
+            is_taken = self._is_allowed_send(link, frame, now) and (
+                self._sends.take_ordinary(link, data[begin:position], 0, now) == position - begin
+            )
+            if not is_taken and not self._handle(link, frame, turn, now):
+                break
+            if position < len(data) and is_over():
+                return data[position:]
+        if decoder.error is not None:
+            self._housekeeping.close_link(link, str(decoder.error), turn, now)
+        return b""
+
+    def _is_allowed_send(self, link: Link, frame: RawFrame, now: Now) -> bool:
+        """Whether a frame is a send whose user may send it."""
+        try:
+            command = decode_command(frame)
+        except ProtocolError:
+            return False
+        return command.code in _SENDS and self._guard.refusal(link, command, now) is None
 
     def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
         """Answer any request; False if the connection has to be closed."""
@@ -125,3 +159,12 @@ def _refuse_unknown(_link: Link, command: Command, _now: Now) -> Command:
 
 
 _UNKNOWN = Request(_refuse_unknown)
+_SENDS = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.END_TRANSACTION,
+    }
+)
+"""Requests that `FastSends` may take."""

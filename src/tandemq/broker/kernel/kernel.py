@@ -28,7 +28,10 @@ from tandemq.broker.state.persistence import FOLD_MS, Saver
 from tandemq.broker.state.schedule import Period, Schedule, Task
 from tandemq.broker.state.topics import Topics, topics_of_batches
 from tandemq.codec.remoting.partial_frames import PartialFrames
+from tandemq.codec.remoting.signature import member_credentials
+from tandemq.config.access import inner_user
 from tandemq.config.settings import BrokerConfig
+from tandemq.model.access import Credentials
 from tandemq.replication.authentication import Keyring
 from tandemq.storage.recovery import Recovered, open_store
 from tandemq.storage.store import Store, StoreConfig
@@ -95,7 +98,7 @@ class Kernel:
         self.clients = Clients()
         """Producers and consumers that are connected."""
         self.client_calls = ClientCalls()
-        self.peers = Peers(self.next_link)
+        self.peers = Peers(self.next_link, self._inner_credentials)
         self.refused_peers = RefusedPeers()
         self.members = MemberRequests(self.peers, keyring, self.refused_peers, self.turn)
         self.partial_frames = PartialFrames()
@@ -109,6 +112,13 @@ class Kernel:
         shared = SharedTables(self.topics, self.groups, self.offsets, self.store)
         self.features.add(self.client_calls, self.members, self.puts, shared)
         self._keep_tables()
+
+    def _inner_credentials(self) -> Credentials | None:
+        """Return the user as which this broker signs requests to others."""
+        inner = inner_user(self.current.config)
+        if inner is not None:
+            return Credentials(*inner)
+        return None if self.keyring is None else member_credentials(self.keyring.secrets()[0])
 
     def every(self, period_ms: Period, task: Task) -> None:
         """Run a task periodically, first when one period has passed since the start."""

@@ -4,8 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tandemq.boundary import Connect, LinkKind, Now, Turn
+from tandemq.codec.proofs import PROOF
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.signature import signed
 from tandemq.errors import ProtocolError
+from tandemq.model.access import Credentials
 from tandemq.model.command import FLAG_ONEWAY, Command
 
 OnAnswer = Callable[[Command | None, Now], None]
@@ -25,9 +28,17 @@ class _Peer:
 class Peers:
     """Connections opened by this broker, by address."""
 
-    def __init__(self, next_link: Callable[[], int]) -> None:
-        """`next_link` returns the id for a new outgoing connection."""
+    def __init__(
+        self, next_link: Callable[[], int], credentials: Callable[[], Credentials | None] = lambda: None
+    ) -> None:
+        """Begin without connections.
+
+        Args:
+            next_link: returns the id for a new outgoing connection.
+            credentials: returns those of the user that signs requests; None: they are not signed.
+        """
         self._next_link = next_link
+        self._credentials = credentials
         self._by_address: dict[str, _Peer] = {}
         self._by_link: dict[int, _Peer] = {}
         self._waiting: dict[tuple[int, int], tuple[OnAnswer, int]] = {}
@@ -44,12 +55,18 @@ class Peers:
         self._opaque = self._opaque % 0x7FFFFFFF + 1
         command.opaque = self._opaque
         self._waiting[peer.link, command.opaque] = (on_answer, now.mono_ms + timeout_ms)
-        self._write(peer, encode_command(command), turn)
+        self._write(peer, self._encoded(command), turn)
 
     def send_oneway(self, address: str, command: Command, turn: Turn) -> None:
         """Send a one-way request."""
         command.flag |= FLAG_ONEWAY
-        self._write(self._peer(address, turn), encode_command(command), turn)
+        self._write(self._peer(address, turn), self._encoded(command), turn)
+
+    def _encoded(self, command: Command) -> bytes:
+        credentials = self._credentials()
+        if credentials is not None and PROOF not in command.fields:
+            command.fields = signed(command.fields, command.body, credentials)
+        return encode_command(command)
 
     def _write(self, peer: _Peer, frame: bytes, turn: Turn) -> None:
         if peer.is_open:

@@ -5,12 +5,12 @@ async with Admin("127.0.0.1:9876") as admin:
     for queue, progress in (await admin.progress("billing")).items(): …
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from tandemq.client.admin import access, groups, overview, queries, traces
 from tandemq.client.admin import cluster as administration
-from tandemq.client.admin import groups, overview, queries, traces
 from tandemq.client.admin.cluster import ClusterInfo, QueueStats
 from tandemq.client.admin.groups import ClientConnection, ConsumeProgress, GroupConnections, ResetTarget
 from tandemq.client.aio.lifecycle import AsyncClient
@@ -26,6 +26,7 @@ from tandemq.client.core.requests import update_offset_request
 from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.config.tls import ClientTls
 from tandemq.errors import TandemError
+from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue, StoredMessage
@@ -50,14 +51,17 @@ class Admin(AsyncClient[Routes]):
 
     _kind = "administration client"
 
-    def __init__(self, name_servers: str, *, tls: ClientTls | bool = False) -> None:
+    def __init__(
+        self, name_servers: str, *, tls: ClientTls | bool = False, credentials: Credentials | None = None
+    ) -> None:
         """Create a client that is not connected yet.
 
         Args:
             name_servers: "host:port", several separated by ";".
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            credentials: user that signs all requests; by default that of the environment, if there is one.
         """
-        super().__init__(name_servers, "", tls)
+        super().__init__(name_servers, "", tls, credentials)
 
     async def start(self) -> None:
         """Start the client; it connects on demand.
@@ -219,6 +223,49 @@ class Admin(AsyncClient[Routes]):
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic on all masters, or those of one cluster, and in all name servers."""
         await self._run(administration.delete_topic(self._routes, topic, cluster))
+
+    # Access control.
+
+    async def create_user(self, name: str, key: str, *, is_super: bool = False) -> None:
+        """Create a user on all masters. `key`: with which it signs."""
+        kind = "Super" if is_super else "Normal"
+        await self._run(access.put_user(self._routes, name, is_new=True, password=key, userType=kind))
+
+    async def update_user(self, name: str, *, key: str | None = None, is_enabled: bool | None = None) -> None:
+        """Change the key of a user, or whether its requests are accepted, on all masters."""
+        changes = {} if key is None else {"password": key}
+        if is_enabled is not None:
+            changes["userStatus"] = "enable" if is_enabled else "disable"
+        await self._run(access.put_user(self._routes, name, is_new=False, **changes))
+
+    async def delete_user(self, name: str) -> None:
+        """Delete a user and its policies on all masters."""
+        await self._run(access.delete_user(self._routes, name))
+
+    async def users(self) -> dict[str, dict[str, str]]:
+        """Return `type` and `status` of all users, by name."""
+        return await self._run(access.users(self._routes))
+
+    async def put_policy(
+        self, user: str, resource: str, actions: Iterable[str], *, decision: str = "Allow", sources: Iterable[str] = ()
+    ) -> None:
+        """Decide what a user may do with a resource, instead of what was decided for it before, on all masters.
+
+        Args:
+            resource: for instance "Topic:Orders" or "Group:billing*".
+            actions: for instance "Pub", "Sub", "All".
+            decision: "Allow" or "Deny".
+            sources: IP addresses and ranges; none: from everywhere.
+        """
+        await self._run(access.put_entry(self._routes, user, resource, actions, decision, sources))
+
+    async def delete_policy(self, user: str, resource: str = "") -> None:
+        """Delete what was decided for a user and a resource, "" for all, on all masters."""
+        await self._run(access.delete_entry(self._routes, user, resource))
+
+    async def policies(self) -> list[dict[str, Any]]:
+        """Return the entries of all policies: user, resource, decision, actions, sourceIps."""
+        return await self._run(access.policies(self._routes))
 
     # Groups and offsets.
 

@@ -8,6 +8,7 @@ from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.core.operations import Steps
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError, LocalError
+from tandemq.model.access import Credentials
 
 Core = TypeVar("Core")
 T = TypeVar("T")
@@ -19,11 +20,14 @@ class AsyncClient(ABC, Generic[Core]):
     _kind: ClassVar[str] = "consumer"
     """Name of the client in errors."""
 
-    def __init__(self, name_servers: str, client_id: str, tls: ClientTls | bool) -> None:
+    def __init__(
+        self, name_servers: str, client_id: str, tls: ClientTls | bool, credentials: Credentials | None
+    ) -> None:
         """Create a client that is not connected yet. Arguments as `make_config`."""
         self._name_servers = name_servers
         self._client_id = client_id
         self._tls = tls
+        self._credentials = credentials
         self._shell: Shell | None = None
         self._core: Core | None = None
 
@@ -44,7 +48,7 @@ class AsyncClient(ABC, Generic[Core]):
         """
         if self._shell is not None and self._shell.is_in_use:
             raise LocalError("it is started already", hint="call `start` once, or use `async with`")
-        self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
+        self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls, self._credentials))
         return self._shell
 
     def _running(self) -> tuple[Shell, Core]:

@@ -7,6 +7,7 @@ from tandemq.client.aio.tracing import Tracing
 from tandemq.client.core.settings import ConsumeFrom, MessageModel
 from tandemq.client.producer.machine import Select
 from tandemq.config.tls import ClientTls
+from tandemq.model.access import Credentials
 from tandemq.model.message import MessageQueue
 
 
@@ -48,6 +49,7 @@ class TransactionProducerKeywords(ProducerKeywords, total=False):
     check_timeout_s: float
     client_id: str
     tls: ClientTls | bool
+    credentials: Credentials | None
     tracing: Tracing | None
 
 

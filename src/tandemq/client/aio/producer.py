@@ -21,6 +21,7 @@ from tandemq.client.producer.encoder import SendRequest
 from tandemq.client.producer.machine import ProducerCore, Select, by_hash
 from tandemq.config.tls import ClientTls
 from tandemq.errors import LocalError
+from tandemq.model.access import Credentials
 from tandemq.model.message import Message, MessageQueue, SendResult
 from tandemq.model.replies import ReplyMessage
 
@@ -44,6 +45,7 @@ class Producer(AsyncClient[ProducerCore]):
         group: str,
         client_id: str = "",
         tls: ClientTls | bool = False,
+        credentials: Credentials | None = None,
         tracing: Tracing | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
@@ -54,13 +56,14 @@ class Producer(AsyncClient[ProducerCore]):
             group: producer group.
             client_id: name of this client at brokers; by default a unique one.
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            credentials: user that signs all requests; by default that of the environment, if there is one.
             tracing: `tandemq.client.opentelemetry.OpenTelemetry()`, or another `Tracing`.
             options: see `ProducerOptions`.
 
         Raises:
             ConfigError: the group or an option is invalid.
         """
-        super().__init__(name_servers, client_id, tls)
+        super().__init__(name_servers, client_id, tls, credentials)
         self._options = ProducerOptions(group=group, **options)
         self._tracing = tracing
         self._oneway_count = 0

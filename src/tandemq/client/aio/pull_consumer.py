@@ -18,6 +18,7 @@ from tandemq.client.consumer.pull_machine import PolledMessage, PullConsumerCore
 from tandemq.client.consumer.subscription import Expression
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.config.tls import ClientTls
+from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode
 from tandemq.model.message import MessageQueue, StoredMessage
 from tandemq.model.topic import AUTO_CREATE_TOPIC
@@ -36,6 +37,7 @@ class PullConsumer(AsyncClient[PullConsumerCore]):
         group: str,
         client_id: str = "",
         tls: ClientTls | bool = False,
+        credentials: Credentials | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         """Create a consumer that is not connected yet.
@@ -45,12 +47,13 @@ class PullConsumer(AsyncClient[PullConsumerCore]):
             group: consumer group whose offsets are loaded and committed.
             client_id: name of this member at brokers; by default a unique one.
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            credentials: user that signs all requests; by default that of the environment, if there is one.
             options: see `ConsumerOptions`.
 
         Raises:
             ConfigError: the group or an option is invalid.
         """
-        super().__init__(name_servers, client_id, tls)
+        super().__init__(name_servers, client_id, tls, credentials)
         self._options = ConsumerOptions(group=group, **options)
         self._waiting: set[asyncio.Future[None]] = set()
         """Polls that wait for messages."""

@@ -37,6 +37,7 @@ from tandemq.client.consumer.subscription import Expression, check_expression_at
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError, ConfigError, NetworkError, NoRoute, ProtocolError
+from tandemq.model.access import Credentials
 from tandemq.model.group import Sql
 from tandemq.model.message import Message, MessageQueue, SendResult
 from tandemq.model.topic import AUTO_CREATE_TOPIC
@@ -59,6 +60,7 @@ class PushConsumer(AsyncClient[PushConsumerCore]):
         topics: Mapping[str, Expression] | None = None,
         client_id: str = "",
         tls: ClientTls | bool = False,
+        credentials: Credentials | None = None,
         tracing: Tracing | None = None,
         deduplicate: bool | Deduplication = False,
         **options: Unpack[ConsumerKeywords],
@@ -71,6 +73,7 @@ class PushConsumer(AsyncClient[PushConsumerCore]):
             topics: subscriptions: "*" for all messages of a topic, tags: "a || b", or SQL92: `Sql("a > 3")`.
             client_id: name of this member at brokers and in its group; by default a unique one.
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            credentials: user that signs all requests; by default that of the environment, if there is one.
             tracing: `tandemq.client.opentelemetry.OpenTelemetry()`, or another `Tracing`.
             deduplicate: whether, or how, duplicates of handled messages are recognised and skipped.
             options: see `ConsumerOptions`.
@@ -78,7 +81,7 @@ class PushConsumer(AsyncClient[PushConsumerCore]):
         Raises:
             ConfigError: the group, a topic, an expression or an option is invalid.
         """
-        super().__init__(name_servers, client_id, tls)
+        super().__init__(name_servers, client_id, tls, credentials)
         self._options = ConsumerOptions(group=group, **options, **window_options(deduplicate))
         self._deduplication = deduplicate if isinstance(deduplicate, Deduplication) else Deduplication()
         self._tracing = tracing

@@ -26,6 +26,7 @@ from tandemq.client.aio.user_code import check_async
 from tandemq.client.producer.transactions import TransactionCheck, TransactionCore, TransactionTicket
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError, ConfigError, LocalError, OutcomeUnknown, TandemError
+from tandemq.model.access import Credentials
 from tandemq.model.message import Message, SendResult, StoredMessage
 from tandemq.model.topic import AUTO_CREATE_TOPIC
 from tandemq.model.transactions import TransactionState
@@ -164,6 +165,7 @@ class TransactionProducer(Producer):
         check_timeout_s: float = 30.0,
         client_id: str = "",
         tls: ClientTls | bool = False,
+        credentials: Credentials | None = None,
         tracing: Tracing | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
@@ -181,6 +183,7 @@ class TransactionProducer(Producer):
             check_timeout_s: for how long `check` may take.
             client_id: name of this client at brokers; by default a unique one.
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            credentials: user that signs all requests; by default that of the environment, if there is one.
             tracing: `tandemq.client.opentelemetry.OpenTelemetry()`, or another `Tracing`.
             options: see `ProducerOptions`.
 
@@ -188,7 +191,9 @@ class TransactionProducer(Producer):
             ConfigError: the group or an option is invalid, or `check` is not asynchronous.
         """
         check_async(check, "check")
-        super().__init__(name_servers, group=group, client_id=client_id, tls=tls, tracing=tracing, **options)
+        super().__init__(
+            name_servers, group=group, client_id=client_id, tls=tls, credentials=credentials, tracing=tracing, **options
+        )
         if checks_at_once < 1 or check_timeout_s <= 0:
             raise ConfigError("checks_at_once must be at least 1, and check_timeout_s more than 0")
         self._check = check

@@ -28,9 +28,11 @@ from tandemq.client.consumer.offsets.local_store import FileOffsetStorage
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.routes import WHERE
 from tandemq.client.core.settings import ClientConfig, split_addresses
+from tandemq.client.credentials import environment_credentials
 from tandemq.client.node import ClientNode
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError, LocalError, NetworkError, NoRoute, NotConnected, OutcomeUnknown
+from tandemq.model.access import Credentials
 from tandemq.real.network.addresses import own_ip
 from tandemq.real.network.client_tls import ClientContext, explain
 
@@ -48,22 +50,32 @@ NEXT_ADDRESS_S = 0.25
 _serial = itertools.count(1)
 
 
-def make_config(name_servers: str, client_id: str = "", tls: ClientTls | bool = False) -> ClientConfig:
+def make_config(
+    name_servers: str, client_id: str = "", tls: ClientTls | bool = False, credentials: Credentials | None = None
+) -> ClientConfig:
     """Return the configuration of a client on this machine.
 
     Args:
         name_servers: "host:port", several separated by ";".
         client_id: by default a unique one.
         tls: TLS on all connections; True: with the authorities of the system.
+        credentials: user that signs all requests; None: that of the environment, if there is one.
 
     Raises:
-        ConfigError: an address is not "host:port".
+        ConfigError: an address is not "host:port", or the credentials of the environment are incomplete.
     """
     addresses = split_addresses(name_servers)
     ip = own_ip(addresses[0]) if addresses else "127.0.0.1"
     name = client_id or f"{ip}@{os.getpid()}#{time.time_ns():x}.{next(_serial)}"
     own_tls = ClientTls() if tls is True else tls or None
-    return ClientConfig(name_servers=addresses, client_id=name, ip=ip, pid=os.getpid(), tls=own_tls)
+    return ClientConfig(
+        name_servers=addresses,
+        client_id=name,
+        ip=ip,
+        pid=os.getpid(),
+        tls=own_tls,
+        credentials=credentials or environment_credentials(),
+    )
 
 
 async def _addresses(host: str, port: int) -> list[str]:

@@ -29,6 +29,7 @@ from tandemq.boundary import Closed, Connect, Event, LinkKind, Now, Opened, Turn
 from tandemq.client.core.calls import Timers
 from tandemq.client.core.settings import ClientConfig
 from tandemq.codec.remoting.frame import FrameDecoder, JsonRequest, decode_command, encode_command, encode_request
+from tandemq.codec.remoting.signature import signed
 from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, ProtocolError, TandemError, WrongProtocol
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import FLAG_RESPONSE, Command
@@ -200,7 +201,7 @@ class RemotingClient:
             opaques = bucket.requests[peer] = []
         opaques.append(opaque)
         bucket.pending_count += 1
-        frame = encode_request(command, opaque)
+        frame = encode_request(self._signed(command), opaque)
         if peer.state is _OPEN:
             peer.waiting[opaque] = _PendingRequest(on_answer, bucket, closes, now.mono_ms)
             self._turn.send(peer.link, frame)
@@ -230,12 +231,22 @@ class RemotingClient:
     def send_oneway(self, address: str, command: Command | JsonRequest, now: Now) -> None:
         """Send a one-way request: there is no response and no error."""
         self._opaque = self._opaque + 1 & 0x7FFFFFFF
-        frame = encode_request(command, self._opaque, oneway=True)
+        frame = encode_request(self._signed(command), self._opaque, oneway=True)
         peer = self._peer(address, now)
         if peer.state is _OPEN:
             self._turn.send(peer.link, frame)
         else:
             peer.queued.append((-1, frame))
+
+    def _signed(self, command: Command | JsonRequest) -> Command | JsonRequest:
+        """Return a request with the client's signature, if it has credentials."""
+        credentials = self._config.credentials
+        if credentials is None:
+            return command
+        if isinstance(command, JsonRequest):
+            command = command.as_command()
+        command.fields = signed(command.fields, command.body, credentials)
+        return command
 
     def _peer(self, address: str, now: Now) -> _Peer:
         peer = self._by_address.get(address)

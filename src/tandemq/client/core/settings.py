@@ -5,6 +5,7 @@ from enum import Enum
 
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ConfigError
+from tandemq.model.access import Credentials
 from tandemq.model.topic import TRACE_TOPIC, group_name_error, topic_name_error
 
 MEBIBYTE = 1 << 20
@@ -34,6 +35,8 @@ class ClientConfig:
     frame_bytes_max: int = 16 * MEBIBYTE
     tls: ClientTls | None = None
     """TLS on all connections, to name servers and brokers; None: without."""
+    credentials: Credentials | None = None
+    """User that signs all requests; None: they are not signed."""
 
     def __post_init__(self) -> None:
         """Validate the addresses.

@@ -22,6 +22,7 @@ MERGED_PIECES = 128
 SMALL_PIECE_BYTES = 1024
 _PREFIX = Struct(">II")
 _HEADER_LENGTH_MASK = 0xFFFFFF
+_decode_json = msgspec.json.Decoder().decode
 _JSON_END = b'},"flag":%%d,"language":"%b","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % (
     LANGUAGE_SPOKEN.encode(),
     VERSION_SPOKEN,
@@ -138,6 +139,11 @@ class JsonRequest(msgspec.Struct):
 
     fields: bytes
     body: bytes
+
+    def as_command(self) -> Command:
+        """Return it decoded, to be signed."""
+        header = _decode_json(self.fields + b"}}")
+        return Command(header["code"], fields=header["extFields"], body=self.body)
 
 
 def encode_request(request: Command | JsonRequest, opaque: int, *, oneway: bool = False) -> bytes:

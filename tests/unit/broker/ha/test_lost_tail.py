@@ -167,10 +167,10 @@ class FullDisk(RealDisk):
 
     is_full = False
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, is_secret: bool = False) -> None:
         if self.is_full:
             raise DiskFull(f"{path}: no space left on the device")
-        super().replace(path, data)
+        super().replace(path, data, is_secret=is_secret)
 
 
 def test_full_disk_does_not_prevent_a_slave_from_returning_the_tail(tmp_path: Path) -> None:

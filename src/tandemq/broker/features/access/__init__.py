@@ -1,0 +1,1 @@
+"""Users, signatures, and what each user may do."""

@@ -1,0 +1,235 @@
+"""Requests about users and policies (3001 to 3010).
+
+Changes are made at the master, and slaves copy them. Only super users create, change and delete super users, and only
+they see passwords.
+
+Source: docs/reference/access.md; RocketMQ AdminBrokerProcessor, UserConverter, AclConverter.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from tandemq.boundary import Now
+from tandemq.broker.features.access.control import AccessControl
+from tandemq.broker.kernel.connection import Link
+from tandemq.broker.kernel.feature import Feature, Request
+from tandemq.broker.kernel.serving import Right
+from tandemq.codec.remoting.bodies import decode_body
+from tandemq.codec.remoting.fastjson import dumps
+from tandemq.errors import ProtocolError
+from tandemq.model.access import (
+    CUSTOM,
+    PASSWORD_CHARACTERS_MAX,
+    SUBJECT_PREFIX,
+    AclUser,
+    Policy,
+    PolicyEntry,
+    merged,
+    name_fault,
+    subject_name,
+    without,
+)
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+
+BODY_BYTES_MAX = 1 << 20
+
+
+class _UserBody(msgspec.Struct, rename="camel"):
+    """Body of a request that creates or changes a user; None: as it is."""
+
+    password: str | None = None
+    user_type: Literal["Super", "Normal"] | None = None
+    user_status: Literal["enable", "disable"] | None = None
+
+
+class _EntryBody(msgspec.Struct, rename="camel"):
+    resource: str
+    actions: list[str] = []
+    source_ips: list[str] | None = None
+    decision: Literal["Allow", "Deny"] = "Allow"
+
+
+class _PolicyBody(msgspec.Struct, rename="camel"):
+    policy_type: Literal["Custom", "Default"] | None = None
+    entries: list[_EntryBody] = []
+
+
+class _AclBody(msgspec.Struct, rename="camel"):
+    """Body of a request that changes policies."""
+
+    policies: list[_PolicyBody] = []
+
+
+class AccessProcessor(Feature):
+    """Answers the requests."""
+
+    def __init__(self, control: AccessControl) -> None:
+        """`control`: has the users."""
+        self._control = control
+        self._table = control.table
+
+    def requests(self) -> dict[Code, Request]:
+        """See `Feature`."""
+        return {
+            Code.AUTH_CREATE_USER: Request(self._on_create_user, Right.WRITE, is_saved=True, is_copied=True),
+            Code.AUTH_UPDATE_USER: Request(self._on_update_user, Right.WRITE, is_saved=True, is_copied=True),
+            Code.AUTH_DELETE_USER: Request(self._on_delete_user, Right.WRITE, is_saved=True, is_copied=True),
+            Code.AUTH_GET_USER: Request(self._on_get_user),
+            Code.AUTH_LIST_USER: Request(self._on_list_users),
+            Code.AUTH_CREATE_ACL: Request(self._on_change_acl, Right.WRITE, is_saved=True, is_copied=True),
+            Code.AUTH_UPDATE_ACL: Request(self._on_change_acl, Right.WRITE, is_saved=True, is_copied=True),
+            Code.AUTH_DELETE_ACL: Request(self._on_delete_acl, Right.WRITE, is_saved=True, is_copied=True),
+            Code.AUTH_GET_ACL: Request(self._on_get_acl),
+            Code.AUTH_LIST_ACL: Request(self._on_list_acls),
+        }
+
+    def _is_super(self, command: Command) -> bool:
+        """Whether a request may concern super users: without authentication each may."""
+        if not self._control.is_on:
+            return True
+        caller = self._control.caller(command)
+        return caller is not None and caller.is_super
+
+    # Users.
+
+    def _on_create_user(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        name = command.fields.get("username", "")
+        fault = name_fault(name)
+        if fault is not None:
+            return command.answer(ResponseCode.INVALID_PARAMETER, remark=fault)
+        body = _body(command, _UserBody, "user")
+        if self._control.user(name) is not None:
+            return _refused(command, "The user is existed")
+        return self._put(command, AclUser(name, ""), body)
+
+    def _on_update_user(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        known = self._control.user(command.fields.get("username", ""))
+        if known is None:
+            return _refused(command, "The user is not exist")
+        return self._put(command, known, _body(command, _UserBody, "user"))
+
+    def _put(self, command: Command, known: AclUser, body: _UserBody) -> Command:
+        user = AclUser(
+            known.username,
+            known.password if body.password is None else body.password,
+            body.user_type or known.user_type,
+            body.user_status or known.user_status,
+        )
+        if not user.password.strip() or len(user.password) > PASSWORD_CHARACTERS_MAX:
+            return _refused(command, f"password can not be blank, nor longer than {PASSWORD_CHARACTERS_MAX} characters")
+        if (known.is_super or user.is_super) and not self._is_super(command):
+            return _refused(command, "only super users may create or change super users")
+        self._table.put(user)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def _on_delete_user(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        name = command.fields.get("username", "")
+        known = self._control.user(name)
+        if known is not None and known.is_super and not self._is_super(command):
+            return _refused(command, "only super users may delete super users")
+        self._table.remove(name)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def _on_get_user(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        user = self._control.user(command.fields.get("username", ""))
+        body = b"" if user is None else dumps(_shown(user, has_password=self._is_super(command)))
+        return command.answer(ResponseCode.SUCCESS, body=body)
+
+    def _on_list_users(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        wanted = command.fields.get("filter", "")
+        has_password = self._is_super(command)
+        found = [_shown(user, has_password=has_password) for user in self._control.users() if wanted in user.username]
+        return command.answer(ResponseCode.SUCCESS, body=dumps(found) if found else b"")
+
+    # Policies.
+
+    def _on_change_acl(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        name = subject_name(command.fields.get("subject", ""))
+        if self._control.user(name) is None:
+            return _refused(command, f"The subject of {SUBJECT_PREFIX}{name[:100]} is not exist.")
+        changes = [
+            Policy(
+                policy.policy_type or CUSTOM,
+                tuple(
+                    PolicyEntry(entry.resource, tuple(entry.actions), entry.decision, tuple(entry.source_ips or ()))
+                    for entry in policy.entries
+                ),
+            )
+            for policy in _body(command, _AclBody, "policies").policies
+        ]
+        try:
+            after = merged(self._table.policies.get(name, ()), changes)
+        except ProtocolError as error:
+            return _refused(command, str(error))
+        self._table.put_policies(name, after)
+        return command.answer(ResponseCode.SUCCESS)
+
+    def _on_delete_acl(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        name = subject_name(command.fields.get("subject", ""))
+        known = self._table.policies.get(name)
+        if known is None:
+            return _refused(command, "The acl is not exist")
+        resource = command.fields.get("resource", "")
+        policy_type = command.fields.get("policyType") or CUSTOM
+        self._table.put_policies(name, without(known, policy_type, resource) if resource else ())
+        return command.answer(ResponseCode.SUCCESS)
+
+    def _on_get_acl(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        name = subject_name(command.fields.get("subject", ""))
+        policies = self._table.policies.get(name)
+        body = b"" if policies is None else dumps(_shown_acl(name, policies))
+        return command.answer(ResponseCode.SUCCESS, body=body)
+
+    def _on_list_acls(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        subject, resource = command.fields.get("subjectFilter", ""), command.fields.get("resourceFilter", "")
+        found = []
+        for name, policies in self._table.policies.items():
+            if subject not in SUBJECT_PREFIX + name:
+                continue
+            matching = tuple(
+                Policy(policy.policy_type, entries)
+                for policy in policies
+                if (entries := tuple(entry for entry in policy.entries if resource in entry.resource))
+            )
+            if matching:
+                found.append(_shown_acl(name, matching))
+        return command.answer(ResponseCode.SUCCESS, body=dumps(found) if found else b"")
+
+
+def _body(command: Command, kind: type[Any], what: str) -> Any:
+    if len(command.body) > BODY_BYTES_MAX:
+        raise ProtocolError(f"the body has {len(command.body)} bytes, the maximum is {BODY_BYTES_MAX}")
+    return decode_body(command.body, kind, what)
+
+
+def _refused(command: Command, why: str) -> Command:
+    return command.answer(ResponseCode.NO_PERMISSION, remark=why)
+
+
+def _shown(user: AclUser, *, has_password: bool) -> dict[str, str]:
+    shown = {"userStatus": user.user_status, "userType": user.user_type, "username": user.username}
+    return {"password": user.password, **shown} if has_password else shown
+
+
+def _shown_acl(name: str, policies: tuple[Policy, ...]) -> dict[str, Any]:
+    return {
+        "policies": [
+            {
+                "entries": [
+                    {
+                        "actions": list(entry.actions),
+                        "decision": entry.decision,
+                        "resource": entry.resource,
+                        **({"sourceIps": list(entry.source_ips)} if entry.source_ips else {}),
+                    }
+                    for entry in policy.entries
+                ],
+                "policyType": policy.policy_type,
+            }
+            for policy in policies
+        ],
+        "subject": SUBJECT_PREFIX + name,
+    }

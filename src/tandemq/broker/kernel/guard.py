@@ -1,0 +1,18 @@
+"""What decides whether a client may send a request, before any feature handles it."""
+
+from abc import ABC, abstractmethod
+
+from tandemq.boundary import Now
+from tandemq.broker.kernel.connection import Link
+from tandemq.model.command import Command
+
+
+class RequestGuard(ABC):
+    """Access control, as the dispatcher sees it."""
+
+    is_on = False
+    """Whether requests are checked at all."""
+
+    @abstractmethod
+    def refusal(self, link: Link, command: Command, now: Now) -> str | None:
+        """Return why a request is refused; None if it may be handled. A refusal is counted and logged."""

@@ -1,0 +1,188 @@
+"""`tandemq acl`: users, and what each may do."""
+
+import secrets
+from typing import TYPE_CHECKING
+
+import click
+
+from tandemq.cli.support.client_session import namesrv_option, with_admin
+from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows
+from tandemq.errors import LocalError
+from tandemq.model.access import ACTIONS
+
+if TYPE_CHECKING:
+    from tandemq.client.aio.admin import Admin
+
+KEY_BYTES = 24
+ADMIN = "admin"
+
+
+@click.group()
+def acl() -> None:
+    """Manage users, and what each may do.
+
+    Commands sign with the credentials in TANDEMQ_CREDENTIALS, a file with lines accessKey: … and secretKey: …, or in
+    TANDEMQ_ACCESS_KEY and TANDEMQ_SECRET_KEY.
+    """
+
+
+def _print_key(name: str, key: str, *, as_json: bool) -> None:
+    if as_json:
+        show_json({"accessKey": name, "secretKey": key})
+    else:
+        click.echo(f"accessKey: {name}\nsecretKey: {key}")
+
+
+@acl.command()
+@click.option("--user", "name", default=ADMIN, show_default=True, help="Name of the user.")
+@namesrv_option
+@json_option
+def init(name: str, name_servers: str, as_json: bool) -> None:
+    """Create the first super user, and print its key, which is shown only once.
+
+    The output is a file for TANDEMQ_CREDENTIALS, and for mqadmin as conf/tools.yml.
+    """
+    key = secrets.token_urlsafe(KEY_BYTES)
+
+    async def create(admin: "Admin") -> None:
+        if any(user["type"] == "Super" for user in (await admin.users()).values()):
+            raise LocalError("there is a super user already", hint="tandemq acl user list")
+        await admin.create_user(name, key, is_super=True)
+
+    with_admin(name_servers, create)
+    _print_key(name, key, as_json=as_json)
+
+
+@acl.group()
+def user() -> None:
+    """Create, change, delete and list users."""
+
+
+@user.command()
+@click.argument("name")
+@click.option("--super", "is_super", is_flag=True, help="It may do everything.")
+@namesrv_option
+@json_option
+def create(name: str, is_super: bool, name_servers: str, as_json: bool) -> None:
+    """Create the user NAME, and print its key, which is shown only once."""
+    key = secrets.token_urlsafe(KEY_BYTES)
+    with_admin(name_servers, lambda admin: admin.create_user(name, key, is_super=is_super))
+    _print_key(name, key, as_json=as_json)
+
+
+@user.command()
+@click.argument("name")
+@click.option("--new-key", is_flag=True, help="Give it another key, which is printed.")
+@click.option("--enable/--disable", "is_enabled", default=None, help="Whether its requests are accepted.")
+@namesrv_option
+@json_option
+def update(name: str, new_key: bool, is_enabled: bool | None, name_servers: str, as_json: bool) -> None:
+    """Change the user NAME."""
+    if not new_key and is_enabled is None:
+        raise click.UsageError("nothing is to be changed; see --help")
+    key = secrets.token_urlsafe(KEY_BYTES) if new_key else None
+    with_admin(name_servers, lambda admin: admin.update_user(name, key=key, is_enabled=is_enabled))
+    if key is not None:
+        _print_key(name, key, as_json=as_json)
+    else:
+        show_facts({"user": name, "status": "enable" if is_enabled else "disable"}, as_json=as_json)
+
+
+@user.command()
+@click.argument("name")
+@namesrv_option
+@json_option
+def delete(name: str, name_servers: str, as_json: bool) -> None:
+    """Delete the user NAME and its policies."""
+    with_admin(name_servers, lambda admin: admin.delete_user(name))
+    show_facts({"user": name, "deleted": True}, as_json=as_json)
+
+
+@user.command(name="list")
+@namesrv_option
+@json_option
+def list_users(name_servers: str, as_json: bool) -> None:
+    """List the users."""
+    found = with_admin(name_servers, lambda admin: admin.users())
+    rows = [{"user": name, **about} for name, about in sorted(found.items())]
+    show_rows(rows, as_json=as_json)
+
+
+def _put(name: str, resource: str, actions: tuple[str, ...], decision: str, sources: tuple[str, ...], at: str) -> None:
+    with_admin(at, lambda admin: admin.put_policy(name, resource, actions, decision=decision, sources=sources))
+
+
+_action_option = click.option(
+    "--action",
+    "actions",
+    multiple=True,
+    required=True,
+    type=click.Choice(ACTIONS, case_sensitive=False),
+    help="What it concerns; repeatable.",
+)
+_source_option = click.option("--from", "sources", multiple=True, help="IP address or range; repeatable.")
+
+
+@acl.command()
+@click.argument("name")
+@click.argument("resource")
+@_action_option
+@_source_option
+@namesrv_option
+@json_option
+def allow(
+    name: str, resource: str, actions: tuple[str, ...], sources: tuple[str, ...], name_servers: str, as_json: bool
+) -> None:
+    """Allow the user NAME actions on RESOURCE: Topic:name, Group:name, Cluster:name, a prefix like Topic:shop-*, or *.
+
+    It replaces what was decided for the same RESOURCE.
+    """
+    _put(name, resource, actions, "Allow", sources, name_servers)
+    show_facts({"user": name, "resource": resource, "allowed": ", ".join(actions)}, as_json=as_json)
+
+
+@acl.command()
+@click.argument("name")
+@click.argument("resource")
+@_action_option
+@_source_option
+@namesrv_option
+@json_option
+def deny(
+    name: str, resource: str, actions: tuple[str, ...], sources: tuple[str, ...], name_servers: str, as_json: bool
+) -> None:
+    """Deny the user NAME actions on RESOURCE, also if a less specific resource is allowed."""
+    _put(name, resource, actions, "Deny", sources, name_servers)
+    show_facts({"user": name, "resource": resource, "denied": ", ".join(actions)}, as_json=as_json)
+
+
+@acl.command()
+@click.argument("name")
+@click.argument("resource", required=False, default="")
+@namesrv_option
+@json_option
+def revoke(name: str, resource: str, name_servers: str, as_json: bool) -> None:
+    """Delete what was decided for the user NAME and RESOURCE, or for all resources."""
+    with_admin(name_servers, lambda admin: admin.delete_policy(name, resource))
+    show_facts({"user": name, "resource": resource or "all", "deleted": True}, as_json=as_json)
+
+
+@acl.command(name="list")
+@click.option("--user", "name", help="Only of this user.")
+@namesrv_option
+@json_option
+def list_policies(name: str | None, name_servers: str, as_json: bool) -> None:
+    """List what users may do; super users may do everything."""
+    found = with_admin(name_servers, lambda admin: admin.policies())
+    rows = [
+        {
+            "user": entry["user"],
+            "resource": entry["resource"],
+            "decision": entry["decision"],
+            "actions": ", ".join(entry["actions"]),
+            "from": ", ".join(entry.get("sourceIps") or ()),
+        }
+        for entry in found
+        if name is None or entry["user"] == name
+    ]
+    show_rows(rows, as_json=as_json)

@@ -1,0 +1,84 @@
+"""Users and policies: requests to the masters of all broker groups.
+
+Source: docs/reference/access.md.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tandemq.client.admin.cluster import cluster_info
+from tandemq.client.core.operations import Steps, ask, request
+from tandemq.client.core.routes import Routes
+from tandemq.codec.remoting.fastjson import dumps, loads
+from tandemq.errors import ProtocolError
+from tandemq.model.access import SUBJECT_PREFIX
+from tandemq.model.codes import RequestCode
+
+
+def each_master(routes: Routes, code: RequestCode, body: bytes = b"", **fields: object) -> Steps[list[bytes]]:
+    """Send a request to the masters of all groups, and return the bodies of their responses.
+
+    Raises:
+        LocalError: there is no master.
+        NetworkError, RemoteError: of the first that failed; others may have been changed.
+    """
+    info = yield from cluster_info(routes)
+    bodies = []
+    for address in info.masters(None):
+        answer = yield from ask(address, request(code, body, **fields))
+        bodies.append(answer.body)
+    return bodies
+
+
+def put_user(routes: Routes, name: str, *, is_new: bool, **changes: str) -> Steps[None]:
+    """Create or change a user; `changes`: password, userType, userStatus. Raises as `each_master`."""
+    code = RequestCode.AUTH_CREATE_USER if is_new else RequestCode.AUTH_UPDATE_USER
+    yield from each_master(routes, code, dumps(changes), username=name)
+
+
+def delete_user(routes: Routes, name: str) -> Steps[None]:
+    """Delete a user and its policies. Raises as `each_master`."""
+    yield from each_master(routes, RequestCode.AUTH_DELETE_USER, username=name)
+
+
+def users(routes: Routes) -> Steps[dict[str, dict[str, str]]]:
+    """Return the users by name, without their keys, as the first master has them. Raises as `each_master`."""
+    bodies = yield from each_master(routes, RequestCode.AUTH_LIST_USER, filter="")
+    listed = _listed(bodies[0])
+    return {
+        str(user.get("username")): {"type": str(user.get("userType")), "status": str(user.get("userStatus"))}
+        for user in listed
+    }
+
+
+def put_entry(
+    routes: Routes, name: str, resource: str, actions: Iterable[str], decision: str, sources: Iterable[str]
+) -> Steps[None]:
+    """Add an entry to the policies of a user, or replace that of the same resource. Raises as `each_master`."""
+    entry = {"resource": resource, "actions": list(actions), "decision": decision, "sourceIps": list(sources)}
+    body = dumps({"policies": [{"policyType": "Custom", "entries": [entry]}]})
+    yield from each_master(routes, RequestCode.AUTH_CREATE_ACL, body, subject=SUBJECT_PREFIX + name)
+
+
+def delete_entry(routes: Routes, name: str, resource: str) -> Steps[None]:
+    """Delete the entry of a resource; "": all of the user. Raises as `each_master`."""
+    fields = {"subject": SUBJECT_PREFIX + name, "policyType": "Custom"} | ({"resource": resource} if resource else {})
+    yield from each_master(routes, RequestCode.AUTH_DELETE_ACL, b"", **fields)
+
+
+def policies(routes: Routes) -> Steps[list[dict[str, Any]]]:
+    """Return the entries of all users, as the first master has them. Raises as `each_master`."""
+    bodies = yield from each_master(routes, RequestCode.AUTH_LIST_ACL, subjectFilter="", resourceFilter="")
+    return [
+        {"user": str(acl["subject"]).removeprefix(SUBJECT_PREFIX), "policy": policy.get("policyType"), **entry}
+        for acl in _listed(bodies[0])
+        for policy in acl.get("policies") or ()
+        for entry in policy.get("entries") or ()
+    ]
+
+
+def _listed(body: bytes) -> list[dict[str, Any]]:
+    found = loads(body, is_trusted=True) if body else []
+    if not isinstance(found, list):
+        raise ProtocolError("the response is not a list")
+    return found
