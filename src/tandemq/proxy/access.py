@@ -1,0 +1,136 @@
+"""Access control of the proxy: users and policies are those of the brokers, which it asks for them.
+
+    call ─► user, signature over its date ─► user of the brokers, kept for `KEPT_MS` ─► its policies ─► allowed?
+
+The proxy signs its own requests to brokers, as a super user: so what a client may do is decided here.
+
+Source: docs/reference/access.md; RocketMQ ProxyAuthenticationMetadataProvider, ProxyAuthorizationMetadataProvider.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tandemq.boundary import Now
+from tandemq.client.admin.cluster import cluster_info
+from tandemq.client.core.operations import Steps, ask, current_time, request
+from tandemq.client.core.routes import Routes
+from tandemq.codec.remoting.bodies import convert
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.codec.remoting.signature import is_grpc_signed, parse_authorization
+from tandemq.config.settings import ProxyConfig
+from tandemq.errors import NetworkError, ProtocolError, TandemError
+from tandemq.model.access import SUBJECT_PREFIX, AclUser, Need, Policy, ResourceKind, Rules, actions
+from tandemq.model.codes import RequestCode
+from tandemq.proxy.names import Caller
+from tandemq.proxy.protocol.messaging_pb2 import Code
+from tandemq.proxy.status import CallRefused
+from tandemq.refusals import Refusals
+
+log = logging.getLogger(__name__)
+KEPT_MS = 20_000
+"""Age at which a user is fetched again."""
+USERS_KEPT_MAX = 10_000
+NOT_AUTHENTICATED = "authentication failed: the user, or the signature, is missing or wrong"
+PUB, SUB, PUB_OR_SUB = actions("Pub"), actions("Sub"), actions("Pub", "Sub", "Get")
+_NOBODY_KEY = "no user has this key"
+
+
+class _KnownUser(NamedTuple):
+    """A user as the brokers have it."""
+
+    fetched_ms: int
+    user: AclUser | None
+    """None: there is no such user."""
+    rules: Rules
+
+
+class ProxyAccess:
+    """Checks the calls of clients."""
+
+    def __init__(self, config: ProxyConfig, routes: Routes) -> None:
+        """Know no user."""
+        self.is_on = config.authentication_enable
+        self._checks_rights = config.authorization_enable
+        self._routes = routes
+        self._known: dict[str, _KnownUser] = {}
+        self._refusals = Refusals()
+        self.refused = 0
+        """Number of calls refused."""
+
+    def check(self, caller: Caller, needs: Iterable[Need]) -> Steps[None]:
+        """Check the user of a call, and that it may do all that the call needs.
+
+        Raises:
+            CallRefused: it may not.
+            NetworkError: no broker says who the user is.
+        """
+        if not self.is_on:
+            return
+        given = parse_authorization(caller.authorization)
+        known = None if given is None else (yield from self._user(given.access_key))
+        now = yield from current_time()
+        user = known.user if known is not None else None
+        has_signed = given is not None and is_grpc_signed(given, caller.date, user.password if user else _NOBODY_KEY)
+        if user is None or known is None or not has_signed or user.user_status != "enable":
+            raise self._refusal(caller, NOT_AUTHENTICATED, now)
+        if user.is_super or not self._checks_rights:
+            return
+        address = caller.peer.rpartition(":")[0].strip("[]")
+        for need in needs:
+            decision = known.rules.allows(need, address)
+            if not decision:
+                why = "no matched policies" if decision is None else "the decision is deny"
+                text = f"User:{user.username} has no permission to access {need} from {address}, {why}."
+                raise self._refusal(caller, text, now)
+
+    def _refusal(self, caller: Caller, text: str, now: Now) -> CallRefused:
+        self.refused += 1
+        times = self._refusals.note(caller.peer.rpartition(":")[0], now.mono_ms)
+        if times:
+            log.warning("access: peer=%s refused times=%d: %s", caller.peer, times, text[:300])
+        return CallRefused(Code.UNAUTHORIZED, text)
+
+    def _user(self, name: str) -> Steps[_KnownUser]:
+        now = yield from current_time()
+        known = self._known.get(name)
+        if known is not None and now.mono_ms - known.fetched_ms < KEPT_MS:
+            return known
+        try:
+            known = yield from self._fetch(name)
+        except NetworkError:
+            if known is None:
+                raise
+            return known  # better an old one than nobody, while brokers fail over
+        self._known.pop(name, None)
+        if len(self._known) >= USERS_KEPT_MAX:
+            del self._known[next(iter(self._known))]
+        self._known[name] = known
+        return known
+
+    def _fetch(self, name: str) -> Steps[_KnownUser]:
+        """Ask the first broker group that responds."""
+        info = yield from cluster_info(self._routes)
+        failure: TandemError = ProtocolError("there is no broker")
+        for address in info.masters(None):
+            try:
+                found = yield from ask(address, request(RequestCode.AUTH_GET_USER, username=name))
+                acl = yield from ask(address, request(RequestCode.AUTH_GET_ACL, subject=SUBJECT_PREFIX + name))
+            except NetworkError as error:
+                failure = error
+                continue
+            now = yield from current_time()
+            user = convert(loads(found.body), AclUser, "user") if found.body else None
+            policies = convert(loads(acl.body).get("policies") or [], list[Policy], "policies") if acl.body else []
+            return _KnownUser(now.mono_ms, user, Rules(policies))
+        raise failure
+
+
+def topic_need(topic: str, what: frozenset[str]) -> Need:
+    """Return the need of an action on a topic."""
+    return Need(ResourceKind.TOPIC, topic, what)
+
+
+def group_need(group: str) -> Need:
+    """Return the need to consume as a group."""
+    return Need(ResourceKind.GROUP, group, SUB)
