@@ -8,7 +8,8 @@ It does what a gRPC server needs: no push, no priorities, and headers that are s
 Invariants: what a connection may cost is bounded. Streams: `STREAMS_MAX`, more are refused. Headers:
 `HEADER_BYTES_MAX`, compressed or not. Data: the owner gets all and resets streams that send too much; the
 windows bound what is in flight. Frames that cost work and serve no request (pings, settings, resets, empty data)
-count as nuisances, which are forgiven over time; a connection with more than `NUISANCES_MAX` ends.
+count as nuisances, which are forgiven over time; a connection with more than `NUISANCES_MAX` ends. Window updates
+count as none, since clients may send any number of them: each costs no more than the data it allows.
 
 Source: RFC 9113.
 """
@@ -36,7 +37,7 @@ from tandemq.codec.http2.frames import (
     settings_frame,
     window_update_frame,
 )
-from tandemq.codec.http2.hpack import Header, HeaderDecoder
+from tandemq.codec.http2.hpack import TABLE_BYTES_MAX, Header, HeaderDecoder
 from tandemq.errors import ProtocolError
 
 STREAMS_MAX = 1_000
@@ -49,6 +50,9 @@ CONNECTION_WINDOW = 8 << 20
 NUISANCES_MAX = 2_000
 NUISANCES_FORGIVEN_PER_S = 100
 _DATA, _HEADERS = int(FrameType.DATA), int(FrameType.HEADERS)
+_NO_DATA: deque[bytes] = deque(maxlen=0)
+_TABLE_OF_0 = b"\x20"
+"""Begin of a block of headers: the header table has the size 0."""
 
 
 class StreamOpened(NamedTuple):
@@ -87,8 +91,8 @@ class _Stream:
         """Whether the peer sends nothing more."""
         self.send_window = send_window
         self.receive_window = STREAM_WINDOW
-        self.held: deque[bytes] = deque()
-        """Data that the peer's windows do not allow yet."""
+        self.held = _NO_DATA
+        """Data that the peer's windows do not allow yet, in pieces of at most FRAME_BYTES_DEFAULT."""
         self.held_bytes = 0
         self.trailers: bytes | None = None
         """Block of the headers that end the stream behind its held data."""
@@ -114,7 +118,11 @@ class Http2Connection:
         self._peer_frame_max = FRAME_BYTES_DEFAULT
         self._receive_window = CONNECTION_WINDOW
         self._blocked: dict[int, _Stream] = {}
-        """Streams with held data, in the order in which they are served."""
+        """Streams whose held data wait for the window of the connection only, in the order in which they are served."""
+        self._has_sent_data = False
+        """Whether data were sent since the last ping."""
+        self._must_shrink_table = False
+        """Whether the next headers must say that this end uses no table."""
         self._nuisances = 0
         self._forgiven_ms = now.mono_ms
         self._is_leaving = False
@@ -186,15 +194,14 @@ class Http2Connection:
             self._receive_window = CONNECTION_WINDOW
         if flags & Flag.PADDED:
             payload = _without_padding(payload)
+        is_end = bool(flags & Flag.END_STREAM)
+        if not payload and not is_end:
+            self._nuisance()
         found = self._streams.get(stream)
         if found is None:
             return  # the server has ended it
         if found.has_ended:
             raise Http2Error(ErrorCode.STREAM_CLOSED, "data follow the end of a stream")
-        is_end = bool(flags & Flag.END_STREAM)
-        if not payload and not is_end:
-            self._nuisance()
-            return
         found.receive_window -= size
         if found.receive_window < 0:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "data exceed the window of a stream")
@@ -202,7 +209,8 @@ class Http2Connection:
             self._out.append(window_update_frame(stream, STREAM_WINDOW - found.receive_window))
             found.receive_window = STREAM_WINDOW
         found.has_ended = is_end
-        events.append(Data(stream, payload, is_end))
+        if payload or is_end:
+            events.append(Data(stream, payload, is_end))
 
     def _take_headers(self, stream: int, flags: int, payload: bytes, events: list[StreamEvent]) -> None:
         if not stream & 1:
@@ -284,43 +292,55 @@ class Http2Connection:
             self._send_window += size
             if self._send_window > WINDOW_MAX:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the window of the connection is too large")
-        else:
-            self._check_known(stream)
-            found = self._streams.get(stream)
-            if found is not None:
-                found.send_window += size
-                if found.send_window > WINDOW_MAX:
-                    raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the window of a stream is too large")
-        self._send_held()
+            self._send_held()
+            return
+        self._check_known(stream)
+        found = self._streams.get(stream)
+        if found is not None:
+            self._widen(stream, found, size)
+
+    def _widen(self, stream: int, found: _Stream, size: int) -> None:
+        """Change the window of a stream by a size, which may be negative."""
+        found.send_window += size
+        if found.send_window > WINDOW_MAX:
+            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the window of a stream is too large")
+        if found.held:
+            self._send_held_of(stream, found)
 
     def _take_settings(self, stream: int, flags: int, payload: bytes) -> None:
         if stream:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "settings of a stream")
+        self._nuisance()
         if flags & Flag.ACK:
             return
-        self._nuisance()
+        window = self._peer_window
         for key, value in parse_settings(payload):
             if key == Setting.INITIAL_WINDOW_SIZE:
                 if value > WINDOW_MAX:
                     raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the initial window is too large")
-                for found in self._streams.values():
-                    found.send_window += value - self._peer_window
-                self._peer_window = value
+                window = value
             elif key == Setting.MAX_FRAME_SIZE:
                 if not FRAME_BYTES_DEFAULT <= value < 1 << 24:
                     raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the maximum size of frames is out of range")
                 self._peer_frame_max = value
+            elif key == Setting.HEADER_TABLE_SIZE and value < TABLE_BYTES_MAX:
+                self._must_shrink_table = True
         self._out.append(frame(FrameType.SETTINGS, Flag.ACK, 0))
-        self._send_held()
+        growth, self._peer_window = window - self._peer_window, window
+        if growth:
+            for number, found in list(self._streams.items()):
+                self._widen(number, found, growth)
 
     def _take_ping(self, stream: int, flags: int, payload: bytes) -> None:
         _check_size(payload, 8, "PING")
         if stream:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a ping of a stream")
-        if flags & Flag.ACK:
-            return
-        self._nuisance()
-        self._out.append(frame(FrameType.PING, Flag.ACK, 0, payload))
+        if self._has_sent_data:  # clients measure with one ping at a time how fast they receive
+            self._has_sent_data = False
+        else:
+            self._nuisance()
+        if not flags & Flag.ACK:
+            self._out.append(frame(FrameType.PING, Flag.ACK, 0, payload))
 
     def _take_reset(self, stream: int, payload: bytes, events: list[StreamEvent]) -> None:
         _check_size(payload, 4, "RST_STREAM")
@@ -365,10 +385,8 @@ class Http2Connection:
         size = len(data)
         if not found.held and size <= min(self._send_window, found.send_window, self._peer_frame_max):
             self._send_window -= size
-            self._out += (
-                frame(FrameType.HEADERS, Flag.END_HEADERS, stream, headers),
-                frame(FrameType.DATA, 0, stream, data),
-            )
+            self._has_sent_data = True
+            self._out += (self._headers(stream, headers), frame(FrameType.DATA, 0, stream, data))
             self._end(stream, found, trailers)
             return
         self.send_headers(stream, headers)
@@ -378,17 +396,18 @@ class Http2Connection:
     def send_headers(self, stream: int, headers: bytes) -> None:
         """Send the headers of a response."""
         if stream in self._streams:
-            self._out.append(frame(FrameType.HEADERS, Flag.END_HEADERS, stream, headers))
+            self._out.append(self._headers(stream, headers))
 
     def send_data(self, stream: int, data: bytes) -> None:
         """Send data on a stream, as soon as the peer's windows allow it."""
         found = self._streams.get(stream)
         if found is None or not data:
             return
-        found.held.append(data)
+        if not found.held:
+            found.held = deque()
+        found.held.extend([data[at : at + FRAME_BYTES_DEFAULT] for at in range(0, len(data), FRAME_BYTES_DEFAULT)])
         found.held_bytes += len(data)
         self.held_bytes += len(data)
-        self._blocked[stream] = found
         self._send_held_of(stream, found)
 
     def finish(self, stream: int, trailers: bytes) -> None:
@@ -413,7 +432,7 @@ class Http2Connection:
         return found.held_bytes if found is not None else 0
 
     def _end(self, stream: int, found: _Stream, trailers: bytes) -> None:
-        self._out.append(frame(FrameType.HEADERS, Flag.END_HEADERS | Flag.END_STREAM, stream, trailers))
+        self._out.append(self._headers(stream, trailers, Flag.END_HEADERS | Flag.END_STREAM))
         if not found.has_ended:
             # What the peer still sends is of no use.
             self._out.append(reset_frame(stream, ErrorCode.NO_ERROR))
@@ -424,25 +443,38 @@ class Http2Connection:
         self.held_bytes -= found.held_bytes
         self._blocked.pop(stream, None)
 
+    def _headers(self, stream: int, block: bytes, flags: int = Flag.END_HEADERS) -> bytes:
+        if self._must_shrink_table:
+            self._must_shrink_table = False
+            block = _TABLE_OF_0 + block
+        return frame(FrameType.HEADERS, flags, stream, block)
+
     def _send_held(self) -> None:
-        for stream, found in list(self._blocked.items()):
-            if self._send_window <= 0:
-                return
-            self._send_held_of(stream, found)
+        while self._blocked and self._send_window > 0:
+            stream = next(iter(self._blocked))
+            self._send_held_of(stream, self._blocked[stream])
 
     def _send_held_of(self, stream: int, found: _Stream) -> None:
+        """Send the data of a stream that the windows allow, and note whether it waits for that of the connection."""
         while found.held:
-            size = min(len(found.held[0]), self._send_window, found.send_window, self._peer_frame_max)
+            data = found.held[0]
+            size = min(len(data), self._send_window, found.send_window)
             if size <= 0:
+                if found.send_window > 0:
+                    self._blocked[stream] = found
+                else:
+                    self._blocked.pop(stream, None)
                 return
-            data = found.held.popleft()
             if size < len(data):
-                found.held.appendleft(data[size:])
+                found.held[0] = data[size:]
                 data = data[:size]
+            else:
+                found.held.popleft()
             found.held_bytes -= size
             self.held_bytes -= size
             found.send_window -= size
             self._send_window -= size
+            self._has_sent_data = True
             self._out.append(frame(FrameType.DATA, 0, stream, data))
         self._blocked.pop(stream, None)
         if found.trailers is not None:
