@@ -113,7 +113,7 @@ def test_a_client_without_a_header_table_gets_headers_that_say_so() -> None:
     peer.connection.answer(3, HEADERS, b"", TRAILERS)
     blocks = [each.payload for each in peer.sent(FrameType.HEADERS)]
     assert blocks == [b"\x20" + HEADERS, TRAILERS, HEADERS, TRAILERS]
-    assert [tuple(header) for header in decoder.decode(blocks[0])] == [(":status", "200")]
+    assert list(decoder.decode(blocks[0], raw=True)) == [(b":status", b"200")]
 
 
 # Work that a peer causes.

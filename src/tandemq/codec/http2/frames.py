@@ -4,7 +4,7 @@ Source: RFC 9113, sections 4 and 6.
 """
 
 import struct
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 
 from tandemq.errors import ProtocolError
 
@@ -34,8 +34,8 @@ class FrameType(IntEnum):
     CONTINUATION = 9
 
 
-class Flag(IntFlag):
-    """Flags of a frame; the first bit has two meanings."""
+class Flag(IntEnum):
+    """Flags of a frame; the first bit has two meanings. No `IntFlag`, whose operators cost ten times as much."""
 
     END_STREAM = 1
     ACK = 1

@@ -5,8 +5,8 @@ added. Text may be Huffman-coded. What this server sends refers to fixed entries
 table; see `literal`.
 
 Invariant: a decoder keeps at most TABLE_BYTES_MAX of entries, and a block gives at most `bytes_max` of headers, by the
-specification's measure, which counts 32 bytes more for each. A block that exceeds it is an error, since
-the table may not skip it.
+specification's measure, which counts 32 bytes more for each, also for each change of the table's size. A block that
+exceeds it is an error, since the table may not skip it.
 
 Source: RFC 7541.
 """
@@ -166,6 +166,8 @@ class HeaderDecoder:
         """What the peer has added, the latest first."""
         self._size = 0
         self._size_max = TABLE_BYTES_MAX
+        self.block_bytes = 0
+        """Size of the headers of the latest block."""
 
     def decode(self, block: bytes) -> list[Header]:
         """Return the headers of a block.
@@ -187,6 +189,9 @@ class HeaderDecoder:
                         raise ProtocolError("the size of the header table changes behind a header")
                     size, at = _integer(block, at, 5)
                     self._resize(size)
+                    left -= ENTRY_OVERHEAD
+                    if left < 0:
+                        raise ProtocolError("the size of the header table changes too often")
                     continue
                 else:
                     is_added = first & 0x40
@@ -205,6 +210,7 @@ class HeaderDecoder:
                 headers.append(header)
         except IndexError:
             raise ProtocolError("a header block ends within a header, or names an entry that there is not") from None
+        self.block_bytes = self._bytes_max - left
         return headers
 
     def _entry(self, index: int) -> Header:

@@ -44,6 +44,7 @@ def test_our_literals_are_read_by_another_decoder() -> None:
         (b"\x40", "ends within"),
         (b"\x3f\xe2\x1f", "4097 bytes"),
         (b"\x82\x20", "behind a header"),
+        (b"\x20" * 40_000, "too often"),
         (b"\x00\x84\xff\xff\xff\xff\x00", "end of a text"),
         (b"\x00\x81\x00\x00", "within a byte"),
     ],
@@ -67,6 +68,40 @@ def test_the_table_stays_within_its_size() -> None:
     assert decoder.decode(b"\xbe") == [(b"0999", b"x" * 128)]
     with pytest.raises(ProtocolError):
         decoder.decode(b"\xff\x00")  # entry 127: the table has 24 entries besides its 61 fixed ones
+
+
+def test_an_entry_larger_than_the_table_empties_it() -> None:
+    decoder = _decoder()
+    decoder.decode(b"\x40\x01a\x01b")
+    assert decoder.decode(b"\xbe") == [(b"a", b"b")]
+    decoder.decode(b"\x7e\x7f\x81\x1f" + b"v" * 4096)
+    with pytest.raises(ProtocolError):
+        decoder.decode(b"\xbe")
+
+
+def test_the_size_of_headers_is_that_of_the_specification() -> None:
+    decoder = _decoder()
+    decoder.decode(b"\x40\x01a\x01b")
+    assert decoder.block_bytes == 34
+    decoder.decode(b"\xbe\xbe\x83")
+    assert decoder.block_bytes == 2 * 34 + len(":methodPOST") + 32
+
+
+def test_mutated_blocks_raise_nothing_else() -> None:
+    random, encoder = Random(3), hpack.Encoder()
+    blocks = [
+        encoder.encode([(random.randbytes(5), random.randbytes(random.randrange(30))) for _ in range(4)], huffman=True)
+        for _ in range(20)
+    ]
+    for _ in range(3_000):
+        decoder, block = _decoder(4096), bytearray(random.choice(blocks))
+        for _ in range(random.randrange(4)):
+            block[random.randrange(len(block))] = random.choice((0, 0x20, 0x3F, 0x40, 0x7F, 0x80, 0xBE, 0xFF))
+        try:
+            headers = decoder.decode(bytes(block))
+        except ProtocolError:
+            continue
+        assert sum(len(name) + len(value) + 32 for name, value in headers) <= 4096
 
 
 def test_all_bytes_have_a_code() -> None:
