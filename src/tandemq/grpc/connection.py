@@ -62,6 +62,8 @@ class StreamOpened(NamedTuple):
     headers: list[Header]
     is_end: bool
     """Whether the peer sends nothing more on it."""
+    header_bytes: int
+    """Size of the headers by HPACK's measure."""
 
 
 class Data(NamedTuple):
@@ -255,7 +257,7 @@ class Http2Connection:
         opened.has_ended = is_end
         if self._nuisances:
             self._nuisances -= 1
-        events.append(StreamOpened(stream, headers, is_end))
+        events.append(StreamOpened(stream, headers, is_end, self._decoder.block_bytes))
 
     def _take_trailers(self, stream: int, events: list[StreamEvent], *, is_end: bool) -> None:
         found = self._streams.get(stream)

@@ -3,12 +3,15 @@
     bytes ─► GrpcServer.receive ─► Handler(call, message)      call.respond, call.send, call.end ─► take_output ─► bytes
 
 A handler is called with each whole message of a call, at once and in order. It may answer later, from any callback of
-the same turn or of a later one. If the client gives up a call, or its connection is lost, `on_cancel` is called once,
-also if the call is answered and the client has not taken the answer; what is sent on it afterwards is dropped.
+the same turn or of a later one. If the client gives up a call, its connection is lost, or its request is refused,
+`on_cancel` is called once, also if the call is answered and the client has not taken the answer; what is sent on it
+afterwards is dropped.
 
-Invariants: a message has at most `message_bytes_max`, and all unfinished messages of all connections at most
-`unfinished_bytes_max`; a call that exceeds it fails with RESOURCE_EXHAUSTED. A client that does not take an answer
-within `TAKE_MS_MAX` loses it, and its connection if it leaves more than `HELD_BYTES_MAX`.
+Invariants: a message has at most `message_bytes_max`. The open calls of all connections, with their headers and the
+messages that have begun to arrive, have at most `open_bytes_max`: a connection with a large share is refused more, with
+RESOURCE_EXHAUSTED, or else the connection with the most is closed. A client that does not take an answer within
+`TAKE_MS_MAX` loses it, and its connection if it leaves more than `HELD_BYTES_MAX`. If all clients leave more than
+`held_bytes_max`, the connections with the most are closed.
 
 Source: gRPC over HTTP/2, PROTOCOL-HTTP2.md of grpc/grpc.
 """
@@ -24,8 +27,16 @@ from tandemq.codec.http2.hpack import STATIC, literal
 from tandemq.grpc.connection import Data, Http2Connection, Reset, StreamOpened
 
 HELD_BYTES_MAX = 64 << 20
+HELD_BYTES_ALL_MAX = 256 << 20
+OPEN_SHARE = 8
+"""A connection with more than one part in so many of the bytes of open calls is refused more."""
+CALL_BYTES = 1_024
+"""Memory of an open call besides its headers and its request."""
 TAKE_MS_MAX = 30_000
-TEXT_CHARACTERS_MAX = 1_000
+CHECK_EVERY_MS = 1_000
+"""Period at which a connection's answers are looked at that it has not taken."""
+TEXT_CHARACTERS_MAX = 600
+"""Each has up to twelve bytes in a header, and clients in Java take 8 KiB of headers."""
 PROBE_AFTER_MS = 60_000
 """A connection that has sent nothing for so long is asked for a sign of life."""
 PROBE_TIMEOUT_MS = 20_000
@@ -63,9 +74,9 @@ class Call:
 
     __slots__ = (
         "_connection",
+        "_data",
         "_has_headers",
         "_link",
-        "_parts",
         "_server",
         "_size",
         "_stream",
@@ -77,6 +88,7 @@ class Call:
         "on_end",
         "peer",
         "state",
+        "untaken_ms",
     )
 
     def __init__(
@@ -87,9 +99,10 @@ class Call:
         self._link = link
         self._connection = link.connection
         self._stream = stream
-        self._parts: list[bytes] = []
+        self._data: bytes | bytearray = b""
+        """What was received of the request and not handled; an array from the second piece on."""
         self._size = 0
-        """Number of bytes in the parts of the request that were not handled."""
+        """Number of bytes that the server counts for this call."""
         self._has_headers = False
         self.method = method
         self.metadata = metadata
@@ -101,11 +114,13 @@ class Call:
         self.is_over = False
         """Whether the call is answered, given up or lost."""
         self.on_cancel: Callable[[Now], None] | None = None
-        """Called if the client gives up the call, or its connection is lost."""
+        """Called if the client gives up the call, its connection is lost, or its request is refused."""
         self.on_end: Callable[[Now], None] | None = None
         """Called when the client of a stream sends no more messages."""
         self.state: object = None
         """For the handler."""
+        self.untaken_ms = 0
+        """When the answer was first found not to be taken."""
 
     @property
     def link(self) -> int:
@@ -159,77 +174,101 @@ class Call:
     def _finish(self) -> None:
         self.is_over = True
         self._link.calls.pop(self._stream, None)
-        self._server.release(self._size)
-        self._parts, self._size = [], 0
+        self._release(self._size)
+        self._data = b""
 
     def _keep_if_held(self) -> None:
-        if self.on_cancel is not None and self._connection.is_open(self._stream):
+        if self._connection.is_open(self._stream):
             self._link.untaken[self._stream] = self
+            self.metadata = {}
+
+    def _release(self, size: int) -> None:
+        self._size -= size
+        self._server.release(self._link, size)
 
     # For the server.
 
+    def reserve(self, size: int, now: Now) -> bool:
+        """Count bytes of this call; return whether there may be so many, otherwise it has ended."""
+        self._size += size
+        if self._server.reserve(self._link, size, now):
+            return True
+        self._refuse(GrpcStatus.RESOURCE_EXHAUSTED, "too many bytes of unfinished calls", now)
+        return False
+
     def take(self, data: bytes, now: Now, *, is_end: bool) -> None:
         """Take bytes of the request, and call the handler with each message in them."""
-        self._parts.append(data)
-        self._size += len(data)
-        if not self._server.reserve(len(data)):
-            self.end(GrpcStatus.RESOURCE_EXHAUSTED, "too many bytes of unfinished requests")
-        elif self.method.is_streamed:
-            while (message := self._next_message()) is not None:
+        if not self._data:
+            self._data = data
+        elif isinstance(self._data, bytearray):
+            self._data += data
+        else:
+            self._data = bytearray(self._data)
+            self._data += data
+        if not self.reserve(len(data), now):
+            return
+        if self.method.is_streamed:
+            while (message := self._next_message(now)) is not None:
                 self.method.handler(self, message, now)
             if is_end and not self.is_over and self.on_end is not None:
                 self.on_end(now)
         elif is_end:
             self._take_only(now)
-        elif self._size > self._server.message_bytes_max + PREFIX_BYTES:
-            self._refuse_size(self._size)
+        elif len(self._data) > self._server.message_bytes_max + PREFIX_BYTES:
+            self._refuse_size(len(self._data), now)
 
     def _take_only(self, now: Now) -> None:
-        message = self._next_message()
+        message = self._next_message(now)
         if self.is_over:
             return
-        if message is None or self._size:
-            self.end(GrpcStatus.INTERNAL, "the request is not one whole message")
+        if message is None or self._data:
+            self._refuse(GrpcStatus.INTERNAL, "the request is not one whole message", now)
             return
         self.method.handler(self, message, now)
 
-    def _next_message(self) -> bytes | None:
+    def _next_message(self, now: Now) -> bytes | None:
         """Return the next message of the request; None if it is not whole yet, or the call has ended."""
-        if self.is_over or self._size < PREFIX_BYTES:
+        data = self._data
+        if self.is_over or len(data) < PREFIX_BYTES:
             return None
-        if len(self._parts) > 1:
-            self._parts = [b"".join(self._parts)]
-        data = self._parts[0]
         size = int.from_bytes(data[1:PREFIX_BYTES], "big")
         if size > self._server.message_bytes_max:
-            self._refuse_size(size)
+            self._refuse_size(size, now)
             return None
         end = PREFIX_BYTES + size
         if len(data) < end:
             return None
-        self._parts = [data[end:]]
-        self._size -= end
-        self._server.release(end)
-        return self._inflated(data[PREFIX_BYTES:end]) if data[0] else data[PREFIX_BYTES:end]
+        self._data = bytes(data[end:])
+        self._release(end)
+        message = data[PREFIX_BYTES:end] if isinstance(data, bytes) else bytes(memoryview(data)[PREFIX_BYTES:end])
+        return self._inflated(message, now) if data[0] else message
 
-    def _refuse_size(self, size: int) -> None:
+    def _refuse_size(self, size: int, now: Now) -> None:
         text = f"the message has {size} bytes or more; the maximum is {self._server.message_bytes_max}"
-        self.end(GrpcStatus.RESOURCE_EXHAUSTED, text)
+        self._refuse(GrpcStatus.RESOURCE_EXHAUSTED, text, now)
 
-    def _inflated(self, message: bytes) -> bytes | None:
+    def _inflated(self, message: bytes, now: Now) -> bytes | None:
         if self.metadata.get("grpc-encoding") != "gzip":
-            self.end(GrpcStatus.UNIMPLEMENTED, "messages are compressed with gzip or not at all")
+            self._refuse(GrpcStatus.UNIMPLEMENTED, "messages are compressed with gzip or not at all", now)
             return None
         inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
         try:
-            inflated = inflater.decompress(message, self._server.message_bytes_max)
+            inflated = inflater.decompress(message, self._server.message_bytes_max + 1)
         except zlib.error as error:
-            self.end(GrpcStatus.INTERNAL, f"a message cannot be decompressed: {error}")
+            self._refuse(GrpcStatus.INTERNAL, f"a message cannot be decompressed: {error}", now)
+            return None
+        if len(inflated) > self._server.message_bytes_max:
+            self._refuse_size(len(inflated), now)
             return None
         if not inflater.eof:
-            self._refuse_size(len(inflated))
+            self._refuse(GrpcStatus.INTERNAL, "a compressed message ends early", now)
             return None
         return inflated
+
+    def _refuse(self, status: GrpcStatus, text: str, now: Now) -> None:
+        """End the call because of its request; its handler is notified."""
+        self.end(status, text)
+        self.cancel(now)
 
     def cancel(self, now: Now) -> None:
         """Tell the handler that the client has given up the call, or is gone."""
@@ -266,7 +305,7 @@ class Method(NamedTuple):
 class _Link:
     """A connection and its calls."""
 
-    __slots__ = ("calls", "connection", "number", "peer", "untaken", "untaken_ms")
+    __slots__ = ("calls", "checked_ms", "connection", "held_bytes", "number", "open_bytes", "peer", "untaken")
 
     def __init__(self, number: int, peer: str, connection: Http2Connection) -> None:
         self.number = number
@@ -274,27 +313,38 @@ class _Link:
         self.connection = connection
         self.calls: dict[int, Call] = {}
         self.untaken: dict[int, Call] = {}
-        """Answered calls whose answers the client has not taken, by stream."""
-        self.untaken_ms = 0
-        """Since when there are such."""
+        """Answered calls whose answers the client had not taken when they were last looked at, by stream."""
+        self.checked_ms = 0
+        """When they were."""
+        self.held_bytes = 0
+        """Bytes of answers that the client had not taken after the latest turn."""
+        self.open_bytes = 0
+        """Size of the open calls."""
 
     def cancel_all(self, now: Now) -> None:
         """Tell the handlers of all calls that the client is gone."""
         untaken, self.untaken = self.untaken, {}
-        for call in [*self.calls.values(), *untaken.values()]:
+        for call in [*self.calls.values(), *[call for call in untaken.values() if not call.is_taken()]]:
             call.cancel(now)
 
 
 class GrpcServer:
     """All connections of a gRPC server."""
 
-    def __init__(self, methods: Mapping[str, Method], message_bytes_max: int, unfinished_bytes_max: int) -> None:
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        message_bytes_max: int,
+        open_bytes_max: int,
+        held_bytes_max: int = HELD_BYTES_ALL_MAX,
+    ) -> None:
         """Begin without connections.
 
         Args:
             methods: by path, "/service/method".
             message_bytes_max: maximum size of a message.
-            unfinished_bytes_max: maximum size of all requests that have begun to arrive.
+            open_bytes_max: maximum size of all open calls: headers, and requests that have begun to arrive.
+            held_bytes_max: maximum size of the answers that wait for the windows of all clients.
         """
         self._methods = methods
         self.message_bytes_max = message_bytes_max
@@ -302,8 +352,10 @@ class GrpcServer:
         self._touched: dict[int, _Link] = {}
         """Connections with output."""
         self._ended: list[tuple[int, str]] = []
-        self._unfinished = 0
-        self._unfinished_max = unfinished_bytes_max
+        self._open_bytes = 0
+        self._open_bytes_max = open_bytes_max
+        self._held_bytes = 0
+        self._held_bytes_max = held_bytes_max
         self._is_leaving = False
         self.call_count = 0
         """Number of calls begun."""
@@ -319,10 +371,10 @@ class GrpcServer:
 
     def closed(self, link: int, now: Now) -> None:
         """Forget a connection; its calls are lost."""
-        found = self._links.pop(link, None)
+        found = self._links.get(link)
         self._touched.pop(link, None)
         if found is not None:
-            found.cancel_all(now)
+            self._forget(found, now)
 
     def receive(self, link: int, data: bytes, now: Now) -> None:
         """Take bytes of a connection."""
@@ -334,12 +386,12 @@ class GrpcServer:
         try:
             events = connection.receive(data, now)
         except Http2Error as error:
-            connection.fail(error)
-            self._end(found, str(error), now)
+            self._fail(found, error, now)
             return
         for event in events:
             if isinstance(event, StreamOpened):
-                self._begin(found, event, now)
+                if link in self._links:
+                    self._begin(found, event, now)
             elif isinstance(event, Data):
                 call = found.calls.get(event.stream)
                 if call is not None:
@@ -352,13 +404,22 @@ class GrpcServer:
     def _end(self, found: _Link, reason: str, now: Now) -> None:
         """Close a connection behind what is to be sent."""
         self._ended.append((found.number, reason))
+        self._touched[found.number] = found
+        self._forget(found, now)
+
+    def _fail(self, found: _Link, error: Http2Error, now: Now) -> None:
+        found.connection.fail(error)
+        self._end(found, str(error), now)
+
+    def _forget(self, found: _Link, now: Now) -> None:
         del self._links[found.number]
+        self._held_bytes -= found.held_bytes
         found.cancel_all(now)
 
     def _begin(self, found: _Link, request: StreamOpened, now: Now) -> None:
         metadata = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
         connection, stream = found.connection, request.stream
-        if metadata.get(":method") != "POST" or not metadata.get("content-type", "").startswith("application/grpc"):
+        if metadata.get(":method") != "POST" or not _is_grpc(metadata.get("content-type", "")):
             connection.finish(stream, literal(b":status", b"415"))
             return
         self.call_count += 1
@@ -368,6 +429,8 @@ class GrpcServer:
             connection.finish(stream, _RESPONSE + _trailers(GrpcStatus.UNIMPLEMENTED, text))
             return
         call = found.calls[stream] = Call(self, found, stream, method, metadata)
+        if not call.reserve(request.header_bytes + CALL_BYTES, now):
+            return
         timeout = metadata.get("grpc-timeout")
         if timeout is not None:
             timeout_ms = _timeout_ms(timeout)
@@ -392,26 +455,39 @@ class GrpcServer:
         touched, self._touched = self._touched, {}
         sends = []
         for number, found in touched.items():
-            if found.connection.held_bytes > HELD_BYTES_MAX and number in self._links:
-                self._end(found, f"the client does not take {HELD_BYTES_MAX} bytes of responses", now)
-            if found.untaken:
-                self._check_untaken(found, now)
+            if number in self._links:
+                if found.untaken:
+                    self._check_untaken(found, now)
+                self._held_bytes += found.connection.held_bytes - found.held_bytes
+                found.held_bytes = found.connection.held_bytes
+                if found.held_bytes > HELD_BYTES_MAX:
+                    self._end(found, f"the client does not take {HELD_BYTES_MAX} bytes of responses", now)
             if out := found.connection.take_output():
                 sends.append((number, out))
+        if self._held_bytes > self._held_bytes_max:
+            self._make_room(now)
         ended, self._ended = self._ended, []
         return sends, ended
 
     def _check_untaken(self, found: _Link, now: Now) -> None:
-        found.untaken = {stream: call for stream, call in found.untaken.items() if not call.is_taken()}
-        if not found.untaken:
-            found.untaken_ms = 0
-        elif not found.untaken_ms:
-            found.untaken_ms = now.mono_ms
-        elif now.mono_ms - found.untaken_ms > TAKE_MS_MAX:
-            found.untaken_ms = now.mono_ms
-            untaken, found.untaken = found.untaken, {}
-            for call in untaken.values():
+        if now.mono_ms - found.checked_ms < CHECK_EVERY_MS:
+            return
+        found.checked_ms = now.mono_ms
+        for stream, call in list(found.untaken.items()):
+            if call.is_taken():
+                del found.untaken[stream]
+            elif not call.untaken_ms:
+                call.untaken_ms = now.mono_ms
+            elif now.mono_ms - call.untaken_ms > TAKE_MS_MAX:
+                del found.untaken[stream]
                 call.drop(now)
+
+    def _make_room(self, now: Now) -> None:
+        """Close the connections with the most untaken bytes until there are not too many."""
+        for found in sorted(self._links.values(), key=lambda each: -each.held_bytes):
+            if self._held_bytes <= self._held_bytes_max:
+                return
+            self._end(found, f"all clients together do not take {self._held_bytes_max} bytes of responses", now)
 
     # All connections.
 
@@ -454,14 +530,28 @@ class GrpcServer:
 
     # Memory.
 
-    def reserve(self, size: int) -> bool:
-        """Count bytes of unfinished requests; return whether there may be so many."""
-        self._unfinished += size
-        return self._unfinished <= self._unfinished_max
+    def reserve(self, link: _Link, size: int, now: Now) -> bool:
+        """Count bytes of an open call; return whether there may be so many."""
+        link.open_bytes += size
+        self._open_bytes += size
+        if self._open_bytes <= self._open_bytes_max:
+            return True
+        if link.open_bytes > self._open_bytes_max // OPEN_SHARE:
+            return False
+        largest = max(self._links.values(), key=lambda each: each.open_bytes)
+        text = f"its open calls have {largest.open_bytes} bytes, the most of all connections"
+        self._fail(largest, Http2Error(ErrorCode.ENHANCE_YOUR_CALM, text), now)
+        return largest is not link
 
-    def release(self, size: int) -> None:
-        """Count bytes of unfinished requests no longer."""
-        self._unfinished -= size
+    def release(self, link: _Link, size: int) -> None:
+        """Count bytes of an open call no longer."""
+        link.open_bytes -= size
+        self._open_bytes -= size
+
+
+def _is_grpc(content_type: str) -> bool:
+    """Whether a content type is that of gRPC, such as application/grpc+proto; not application/grpc-web."""
+    return content_type.startswith("application/grpc") and content_type[16:17] in ("", "+", ";")
 
 
 def _trailers(status: GrpcStatus, text: str) -> bytes:
