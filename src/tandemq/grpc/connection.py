@@ -7,7 +7,7 @@ It does what a gRPC server needs: no push, no priorities, and headers that are s
 
 Invariants: what a connection may cost is bounded. Streams: `STREAMS_MAX`, more are refused. Headers:
 `HEADER_BYTES_MAX`, compressed or not. Data: the owner gets all and resets streams that send too much; the
-windows bound what is in flight. Frames that cost work and serve no request (pings, settings, resets, empty data)
+windows bound what is in flight. Frames that cost work and serve no request (pings, settings, early resets, empty data)
 count as nuisances, which are forgiven over time; a connection with more than `NUISANCES_MAX` ends. Window updates
 count as none, since clients may send any number of them: each costs no more than the data it allows.
 
@@ -49,6 +49,9 @@ STREAM_WINDOW = 1 << 20
 CONNECTION_WINDOW = 8 << 20
 NUISANCES_MAX = 2_000
 NUISANCES_FORGIVEN_PER_S = 100
+EARLY_MS = 1_000
+"""Resets of older streams are no nuisances, for instance those of long polls and at deadlines: `STREAMS_MAX` bounds
+their rate."""
 _DATA, _HEADERS = int(FrameType.DATA), int(FrameType.HEADERS)
 _NO_DATA: deque[bytes] = deque(maxlen=0)
 _TABLE_OF_0 = b"\x20"
@@ -86,10 +89,11 @@ StreamEvent = StreamOpened | Data | Reset
 class _Stream:
     """A stream that both ends know."""
 
-    __slots__ = ("has_ended", "held", "held_bytes", "receive_window", "send_window", "trailers")
+    __slots__ = ("has_ended", "held", "held_bytes", "opened_ms", "receive_window", "send_window", "trailers")
 
-    def __init__(self, send_window: int) -> None:
-        self.has_ended = False
+    def __init__(self, send_window: int, opened_ms: int, *, has_ended: bool) -> None:
+        self.opened_ms = opened_ms
+        self.has_ended = has_ended
         """Whether the peer sends nothing more."""
         self.send_window = send_window
         self.receive_window = STREAM_WINDOW
@@ -253,10 +257,7 @@ class Http2Connection:
             self._nuisance()
             self._out.append(reset_frame(stream, ErrorCode.REFUSED_STREAM))
             return
-        opened = self._streams[stream] = _Stream(self._peer_window)
-        opened.has_ended = is_end
-        if self._nuisances:
-            self._nuisances -= 1
+        self._streams[stream] = _Stream(self._peer_window, self.received_ms, has_ended=is_end)
         events.append(StreamOpened(stream, headers, is_end, self._decoder.block_bytes))
 
     def _take_trailers(self, stream: int, events: list[StreamEvent], *, is_end: bool) -> None:
@@ -347,9 +348,10 @@ class Http2Connection:
     def _take_reset(self, stream: int, payload: bytes, events: list[StreamEvent]) -> None:
         _check_size(payload, 4, "RST_STREAM")
         self._check_known(stream)
-        self._nuisances += 1  # in return for what its request was forgiven
-        self._nuisance()
-        if self._streams.get(stream) is not None:
+        found = self._streams.get(stream)
+        if found is None or self.received_ms - found.opened_ms < EARLY_MS:
+            self._nuisance()
+        if found is not None:
             self._forget(stream)
             events.append(Reset(stream))
 
