@@ -11,6 +11,7 @@ from hashlib import md5
 from typing import NamedTuple
 
 from tandemq.model import message as names
+from tandemq.model.java_types import INT32_MAX
 from tandemq.model.message import StoredMessage
 from tandemq.model.pop import FIRST_POP_TIME, POP_CK
 from tandemq.model.property_rules import MEANINGS, TIMER_PREFIX
@@ -31,11 +32,11 @@ PROPERTIES_MAX = 128
 PROPERTY_BYTES_MAX = 16 * 1024
 GROUP_BYTES_MAX = 64
 IMMUNITY_S_MAX = 3_600
-PRIORITY_MAX = (1 << 31) - 1
+PRIORITY_MAX = INT32_MAX
 _CONTROL = re.compile(r"[\x00\x03-\x1f\x7f-\x9f]")
 """Control characters but the two that separate properties."""
 YEAR_10000_MS = 253_402_300_800_000
-"""End of the range of timestamps."""
+"""End of the range of timestamps. What remoting clients store can be outside, and before 1970."""
 MESSAGE_GROUP = "__SHARDINGKEY"
 BORN_HOST = "__BORNHOST"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
@@ -113,7 +114,7 @@ def prepare(message: Message, topic: str, peer: str) -> Prepared:
     own: dict[str, str] = dict(message.user_properties)
     _check_own(own)
     pairs = {names.UNIQ_KEY: system.message_id, names.WAIT: "true", names.RECONSUME_TIME: str(system.delivery_attempt)}
-    if system.HasField("tag"):
+    if system.tag:
         if not system.tag.strip() or "|" in system.tag:
             raise CallRefused(Code.ILLEGAL_MESSAGE_TAG, "the tag is blank, or contains |")
         pairs[names.TAGS] = system.tag
@@ -140,7 +141,7 @@ def kind_of(system: SystemProperties) -> MessageType:
     Raises:
         CallRefused: it asks for what brokers here do not have.
     """
-    if system.HasField("lite_topic"):
+    if system.HasField("lite_topic") or system.message_type == MessageType.LITE:
         raise CallRefused(Code.UNSUPPORTED, "lite topics are not supported")
     if system.message_type == MessageType.TRANSACTION:
         return MessageType.TRANSACTION
@@ -148,7 +149,7 @@ def kind_of(system: SystemProperties) -> MessageType:
         return MessageType.DELAY
     if system.HasField("priority"):
         return MessageType.PRIORITY
-    if system.HasField("message_group"):
+    if system.message_group:
         return MessageType.FIFO
     return MessageType.NORMAL
 
@@ -211,8 +212,8 @@ def _body(message: Message) -> bytes:
             body = inflater.decompress(body, BODY_BYTES_MAX + 1)
         except zlib.error as error:
             raise CallRefused(Code.MESSAGE_CORRUPTED, f"the body is not compressed with gzip: {error}") from error
-        if not inflater.eof and len(body) <= BODY_BYTES_MAX:
-            raise CallRefused(Code.MESSAGE_CORRUPTED, "the compressed body is cut")
+        if len(body) <= BODY_BYTES_MAX and (not inflater.eof or inflater.unused_data):
+            raise CallRefused(Code.MESSAGE_CORRUPTED, "the compressed body is cut, or bytes follow it")
     if not body:
         raise CallRefused(Code.MESSAGE_BODY_EMPTY, "the message has no body")
     if len(body) > BODY_BYTES_MAX:
@@ -240,7 +241,7 @@ def received(stored: StoredMessage, topic: Resource, handle: str, attempt: int) 
         store_host=stored.store_host,
         queue_id=stored.queue_id,
         queue_offset=stored.queue_offset,
-        delivery_attempt=attempt,
+        delivery_attempt=min(attempt, INT32_MAX),
     )
     _set_ms(system.born_timestamp, get(BORN_TIMESTAMP), stored.born_ms)
     _set_ms(system.store_timestamp, None, stored.store_ms)
@@ -269,7 +270,7 @@ def _set_ms(timestamp: object, text: str | None, otherwise_ms: int) -> None:
     """Set a timestamp from a property with milliseconds since 1970, if it is one."""
     is_number = text is not None and text.isascii() and text.isdecimal() and len(text) <= 15
     ms = int(text) if text is not None and is_number else otherwise_ms
-    timestamp.FromMilliseconds(min(ms, YEAR_10000_MS - 1))  # type: ignore[attr-defined]  # of google.protobuf.Timestamp
+    timestamp.FromMilliseconds(max(0, min(ms, YEAR_10000_MS - 1)))  # type: ignore[attr-defined]  # of google.protobuf.Timestamp
 
 
 def _stored_kind(properties: dict[str, str]) -> MessageType:

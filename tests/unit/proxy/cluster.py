@@ -51,7 +51,7 @@ R = TypeVar("R", bound=Protobuf)
 T = TypeVar("T")
 
 
-@dataclass
+@dataclass(eq=False)
 class Received:
     """What a ReceiveMessage call was answered, in order."""
 
@@ -550,7 +550,9 @@ def message(topic: str, body: bytes = b"body", **system: Any) -> pb.Message:
     """Return a message; `system`: its system properties, and `user`: those of its own."""
     user = system.pop("user", {})
     delivery_ms = system.pop("delivery_ms", None)
-    properties = pb.SystemProperties(**{"message_id": f"ID{next(_ids)}", "message_type": pb.MessageType.NORMAL, **system})
+    system.setdefault("message_id", f"ID{next(_ids)}")
+    system.setdefault("message_type", pb.MessageType.NORMAL)
+    properties = pb.SystemProperties(**system)
     if delivery_ms is not None:
         properties.delivery_timestamp.FromMilliseconds(delivery_ms)
     return pb.Message(topic=resource(topic), user_properties=user, system_properties=properties, body=body)
