@@ -34,6 +34,7 @@ from tandemq.proxy.protocol.messaging_pb2 import (
 from tandemq.proxy.receiving import INVISIBLE_MS_MAX
 from tandemq.proxy.renewals import Renewals
 from tandemq.proxy.status import OK, CallRefused, common_status, status_of
+from tandemq.proxy.times import milliseconds
 
 ENTRIES_MAX = 1_024
 """Maximum number of messages that one request acknowledges."""
@@ -88,7 +89,7 @@ class Acknowledging:
             TandemError: the broker refuses it, or does not respond.
         """
         topic, group = topic_of(query.topic), group_of(query.group)
-        invisible_ms = query.invisible_duration.ToMilliseconds()
+        invisible_ms = milliseconds(query.invisible_duration)
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             text = f"the invisible time is {invisible_ms} ms; it must be 0 to {INVISIBLE_MS_MAX}"
             raise CallRefused(Code.ILLEGAL_INVISIBLE_TIME, text)

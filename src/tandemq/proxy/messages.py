@@ -26,6 +26,7 @@ from tandemq.proxy.protocol.messaging_pb2 import (
     SystemProperties,
 )
 from tandemq.proxy.status import CallRefused
+from tandemq.proxy.times import milliseconds
 
 BODY_BYTES_MAX = 4 << 20
 PROPERTIES_MAX = 128
@@ -127,7 +128,7 @@ def prepare(message: Message, topic: str, peer: str) -> Prepared:
         pairs[TRACE_CONTEXT] = system.trace_context
     pairs[BORN_HOST] = system.born_host or peer.rpartition(":")[0]
     if system.HasField("born_timestamp"):
-        pairs[BORN_TIMESTAMP] = str(system.born_timestamp.ToMilliseconds())
+        pairs[BORN_TIMESTAMP] = str(milliseconds(system.born_timestamp))
     text = names.encode_properties(own | pairs)
     _check_text(text, len(own) + len(pairs))
     return Prepared(
@@ -157,7 +158,7 @@ def kind_of(system: SystemProperties) -> MessageType:
 def _of_kind(kind: MessageType, system: SystemProperties, topic: str) -> dict[str, str]:
     """Return the properties that a type of message needs."""
     if kind == MessageType.DELAY:
-        return {names.TIMER_DELIVER_MS: str(system.delivery_timestamp.ToMilliseconds())}
+        return {names.TIMER_DELIVER_MS: str(milliseconds(system.delivery_timestamp))}
     if kind == MessageType.PRIORITY:
         if not 0 <= system.priority <= PRIORITY_MAX:
             raise CallRefused(Code.BAD_REQUEST, f"the priority is {system.priority}; it must not be negative")
@@ -171,7 +172,7 @@ def _of_kind(kind: MessageType, system: SystemProperties, topic: str) -> dict[st
     if kind == MessageType.TRANSACTION:
         found = {names.TRAN_MSG: "true", names.PRODUCER_GROUP: topic}
         if system.HasField("orphaned_transaction_recovery_duration"):
-            seconds = system.orphaned_transaction_recovery_duration.ToSeconds()
+            seconds = milliseconds(system.orphaned_transaction_recovery_duration) // 1000
             if not 0 < seconds <= IMMUNITY_S_MAX:
                 text = f"the first check after {seconds} s; it must be 1 to {IMMUNITY_S_MAX}"
                 raise CallRefused(Code.BAD_REQUEST, text)

@@ -40,6 +40,7 @@ from tandemq.proxy.names import Caller, group_of, topic_of
 from tandemq.proxy.protocol.messaging_pb2 import Code, FilterType, Message, ReceiveMessageRequest
 from tandemq.proxy.renewals import RETURN_MS, Renewals
 from tandemq.proxy.status import CallRefused
+from tandemq.proxy.times import milliseconds
 
 log = logging.getLogger(__name__)
 RENEWED_INVISIBLE_MS = 60_000
@@ -87,7 +88,7 @@ def parse_pop(query: ReceiveMessageRequest) -> Pop:
     if query.auto_renew:
         invisible_ms = RENEWED_INVISIBLE_MS
     else:
-        invisible_ms = query.invisible_duration.ToMilliseconds()
+        invisible_ms = milliseconds(query.invisible_duration)
         if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
             text = f"the invisible time is {invisible_ms} ms; it must be {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX}"
             raise CallRefused(Code.ILLEGAL_INVISIBLE_TIME, text)
@@ -212,7 +213,7 @@ def _poll_ms(query: ReceiveMessageRequest, caller: Caller, now: Now) -> int:
     """Return for how long the broker holds a pop that finds nothing."""
     poll_ms = POLL_MS_DEFAULT
     if query.HasField("long_polling_timeout"):
-        poll_ms = query.long_polling_timeout.ToMilliseconds()
+        poll_ms = milliseconds(query.long_polling_timeout)
     if caller.deadline_ms is not None:
         poll_ms = min(poll_ms, caller.deadline_ms - now.mono_ms - POLL_MARGIN_MS)
     return max(0, min(poll_ms, POLL_MS_MAX))

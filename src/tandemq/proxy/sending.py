@@ -14,6 +14,7 @@ from tandemq.client.producer.encoder import SendRequest, single_request
 from tandemq.client.producer.machine import ProducerCore, Select
 from tandemq.codec.remoting.recall_handle import decode_handle
 from tandemq.errors import ProtocolError, TandemError
+from tandemq.model.codes import ResponseCode
 from tandemq.model.java_hash import java_hash
 from tandemq.model.message import MessageQueue, SendResult, SendStatus
 from tandemq.proxy.brokers import AGAIN_MS, REQUEST_MS, TRY_MS, Brokers
@@ -27,6 +28,7 @@ from tandemq.proxy.protocol.messaging_pb2 import (
     SendMessageRequest,
     SendMessageResponse,
     SendResultEntry,
+    Status,
 )
 from tandemq.proxy.status import OF_SENDS, OK, CallRefused, common_status, make_status, status_of
 from tandemq.proxy.transactions import GrpcTransactions
@@ -35,6 +37,8 @@ MESSAGES_MAX = 1_024
 """Maximum number of messages of a request."""
 RETRY_MS = 2_500
 """For how long a message is tried at other brokers: clients wait 3 s, and then try themselves."""
+BODIES_BYTES_MAX = 32 << 20
+"""Maximum size of all bodies of a request, decompressed: the request itself may be a thousandth of it."""
 HANDLE_CHARACTERS_MAX = 2_000
 _UINT64 = (1 << 64) - 1
 
@@ -89,6 +93,7 @@ class Sending:
             single_request(each.topic, each.body, each.properties, each.unique_key, self._producer.options)
             for each in prepared
         ]
+        prepared = [each._replace(body=b"") for each in prepared]  # requests in flight hold compressed ones only
         if len(prepared) == 1:
             outcomes = [(yield from self._send(caller, prepared[0], requests[0]))]
         else:
@@ -102,7 +107,14 @@ class Sending:
         topic = topic_of(query.messages[0].topic)
         if any(topic_of(message.topic) != topic for message in query.messages):
             raise CallRefused(Code.MESSAGE_CORRUPTED, "the messages of a request must have one topic")
-        prepared = [prepare(message, topic, caller.peer) for message in query.messages]
+        prepared: list[Prepared] = []
+        size = 0
+        for message in query.messages:
+            prepared.append(prepare(message, topic, caller.peer))
+            size += len(prepared[-1].body)
+            if size > BODIES_BYTES_MAX:
+                text = f"the bodies have more than {BODIES_BYTES_MAX} bytes together"
+                raise CallRefused(Code.MESSAGE_BODY_TOO_LARGE, text)
         types = yield from self._brokers.message_types(topic, caller.deadline_ms)
         for each in prepared:
             if each.kind not in types:
@@ -141,11 +153,18 @@ class Sending:
     def _send_all(
         self, caller: Caller, prepared: Sequence[Prepared], requests: Sequence[SendRequest]
     ) -> Steps[list[SendResult | TandemError]]:
-        """Send several messages: those of groups one after the other, since each waits for the one before."""
+        """Send several messages: those of groups one after the other, since each waits for the one before.
+
+        Behind one that failed no other message of its group is sent: it would overtake the failed one.
+        """
         outcomes: list[SendResult | TandemError] = []
         if any(each.message_group or each.kind == MessageType.TRANSACTION for each in prepared):
+            failed: dict[str, TandemError] = {}
             for each, request in zip(prepared, requests, strict=True):
-                outcomes.append((yield from self._send(caller, each, request)))
+                outcome = failed.get(each.message_group) or (yield from self._send(caller, each, request))
+                outcomes.append(outcome)
+                if each.message_group and isinstance(outcome, TandemError):
+                    failed[each.message_group] = outcome
             return outcomes
         now = yield from current_time()
         for ticket in [self._producer.send_prepared(request, now) for request in requests]:
@@ -157,7 +176,7 @@ class Sending:
 
     def _entry(self, message: Prepared, outcome: SendResult | TandemError) -> SendResultEntry:
         if isinstance(outcome, TandemError):
-            return SendResultEntry(status=status_of(outcome))
+            return SendResultEntry(status=_refused_status(outcome))
         self.sent += 1
         if outcome.status is not SendStatus.SEND_OK:
             return SendResultEntry(status=make_status(OF_SENDS[outcome.status], f"stored: {outcome.status.value}"))
@@ -190,3 +209,11 @@ class Sending:
         now = yield from current_time()
         message_id = yield from wait(self._producer.recall(query.recall_handle, now))
         return RecallMessageResponse(status=OK, message_id=message_id)
+
+
+def _refused_status(error: TandemError) -> Status:
+    """Return the status of a message that was not stored: brokers use one code for what is too large or too late."""
+    if error.code != ResponseCode.MESSAGE_ILLEGAL:
+        return status_of(error)
+    is_time = "timer message illegal" in str(error)
+    return make_status(Code.ILLEGAL_DELIVERY_TIME if is_time else Code.MESSAGE_BODY_TOO_LARGE, str(error))
