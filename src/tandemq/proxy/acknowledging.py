@@ -4,11 +4,15 @@ Source: docs/reference/grpc.md; RocketMQ AckMessageActivity, ChangeInvisibleDura
 ForwardMessageToDLQActivity.
 """
 
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
 from tandemq.client.core.operations import Steps, current_time, refusal
 from tandemq.errors import TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.proxy.brokers import Brokers
+from tandemq.proxy.brokers import TRY_MS, Brokers
 from tandemq.proxy.handles import (
     Receipt,
     ack_request,
@@ -36,6 +40,8 @@ from tandemq.proxy.renewals import Renewals
 from tandemq.proxy.status import OK, CallRefused, common_status, status_of
 from tandemq.proxy.times import milliseconds
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 ENTRIES_MAX = 1_024
 """Maximum number of messages that one request acknowledges."""
 
@@ -60,6 +66,10 @@ class Acknowledging:
         if not 0 < len(query.entries) <= ENTRIES_MAX:
             text = f"the request acknowledges {len(query.entries)} messages; it must be 1 to {ENTRIES_MAX}"
             raise CallRefused(Code.BAD_REQUEST, text)
+        if len(query.entries) > 1:
+            # All of them together have the time of one.
+            until_ms = (yield from current_time()).mono_ms + TRY_MS
+            caller = caller._replace(deadline_ms=min(caller.deadline_ms or until_ms, until_ms))
         statuses: list[Status] = []
         for entry in query.entries:
             try:
@@ -74,12 +84,25 @@ class Acknowledging:
         return AckMessageResponse(status=common_status(statuses), entries=entries)
 
     def _acknowledge(self, caller: Caller, group: str, topic: str, entry: AckMessageEntry) -> Steps[None]:
-        known = parse_receipt(entry.receipt_handle)
-        receipt = self._renewals.current(caller.client_id, known)
-        check_current(receipt, (yield from current_time()).wall_ms)
-        yield from self._do(caller, topic, receipt, ack_request(receipt, group, topic))
-        self._renewals.forget(caller.client_id, known)
+        def acknowledge(receipt: Receipt) -> Steps[None]:
+            yield from self._check_current(receipt)
+            yield from self._do(caller, topic, receipt, ack_request(receipt, group, topic))
+
+        yield from self._end(caller, group, topic, parse_receipt(entry.receipt_handle), acknowledge)
         self.acknowledged += 1
+
+    def _end(
+        self, caller: Caller, group: str, topic: str, known: Receipt, end: Callable[[Receipt], Steps[T]]
+    ) -> Steps[T]:
+        """End a message that may be renewed; `end`: does it, given the newest handle."""
+        held = yield from self._renewals.claim(caller.client_id, group, topic, known)
+        try:
+            ended = yield from end(held.receipt)
+        except TandemError:
+            self._renewals.release(held, (yield from current_time()))
+            raise
+        self._renewals.end(caller.client_id, known)
+        return ended
 
     def change(self, caller: Caller, query: ChangeInvisibleDurationRequest) -> Steps[ChangeInvisibleDurationResponse]:
         """Change when a message comes back; the old handle counts no more.
@@ -93,12 +116,14 @@ class Acknowledging:
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             text = f"the invisible time is {invisible_ms} ms; it must be 0 to {INVISIBLE_MS_MAX}"
             raise CallRefused(Code.ILLEGAL_INVISIBLE_TIME, text)
-        known = parse_receipt(query.receipt_handle)
-        receipt = self._renewals.current(caller.client_id, known)
-        check_current(receipt, (yield from current_time()).wall_ms)
-        answer = yield from self._do(caller, topic, receipt, change_request(receipt, group, topic, invisible_ms))
-        self._renewals.forget(caller.client_id, known)
-        return ChangeInvisibleDurationResponse(status=OK, receipt_handle=str(changed_receipt(receipt, answer)))
+
+        def change(receipt: Receipt) -> Steps[Receipt]:
+            yield from self._check_current(receipt)
+            answer = yield from self._do(caller, topic, receipt, change_request(receipt, group, topic, invisible_ms))
+            return changed_receipt(receipt, answer)
+
+        changed = yield from self._end(caller, group, topic, parse_receipt(query.receipt_handle), change)
+        return ChangeInvisibleDurationResponse(status=OK, receipt_handle=str(changed))
 
     def forward(
         self, caller: Caller, query: ForwardMessageToDeadLetterQueueRequest
@@ -110,17 +135,27 @@ class Acknowledging:
             TandemError: the broker refuses it, or does not respond.
         """
         topic, group = topic_of(query.topic), group_of(query.group)
-        known = parse_receipt(query.receipt_handle)
-        receipt = self._renewals.current(caller.client_id, known)
-        letter = dead_letter_request(receipt, group, topic, query.message_id)
-        yield from self._do(caller, topic, receipt, letter)
-        yield from self._do(caller, topic, receipt, ack_request(receipt, group, topic))
-        self._renewals.forget(caller.client_id, known)
+
+        def forward(receipt: Receipt) -> Steps[None]:
+            letter = dead_letter_request(receipt, group, topic, query.message_id)
+            yield from self._do(caller, topic, receipt, letter)
+            try:
+                yield from self._do(caller, topic, receipt, ack_request(receipt, group, topic))
+            except TandemError as error:
+                # A repeated request would store it again.
+                log.warning("a dead letter of group %s and topic %s comes again: %s", group, topic, error)
+
+        yield from self._end(caller, group, topic, parse_receipt(query.receipt_handle), forward)
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
 
+    def _check_current(self, receipt: Receipt) -> Steps[None]:
+        check_current(receipt, (yield from current_time()).wall_ms)
+
     def _do(self, caller: Caller, topic: str, receipt: Receipt, command: Command) -> Steps[Command]:
-        answer = yield from self._brokers.ask_master(topic, receipt.handle.broker, lambda: command, caller.deadline_ms)
-        if answer.code == ResponseCode.NO_MESSAGE:
+        answer = yield from self._brokers.ask_master(
+            topic, receipt.handle.broker, lambda _now: command, caller.deadline_ms
+        )
+        if answer.code in (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL):
             raise CallRefused(Code.INVALID_RECEIPT_HANDLE, answer.remark or "there is no such message")
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer)

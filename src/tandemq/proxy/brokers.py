@@ -104,7 +104,7 @@ class Brokers:
         self,
         topic: str,
         broker: str,
-        make: Callable[[], Command],
+        make: Callable[[Now], Command],
         deadline_ms: int | None,
         timeout_ms: int = REQUEST_MS,
     ) -> Steps[Command]:
@@ -130,7 +130,7 @@ class Brokers:
             address = self._routes.members(broker).get(MASTER_ID)
             if address is not None:
                 try:
-                    answer = yield from ask_any_code(address, make(), timeout_ms)
+                    answer = yield from ask_any_code(address, make((yield from current_time())), timeout_ms)
                 except NetworkError as error:
                     failure = error
                 else:
@@ -157,7 +157,7 @@ class Brokers:
         if known is None:
             route = yield from self.route(topic)
             answer = yield from self._ask_any(
-                topic, route, lambda: request(RequestCode.GET_TOPIC_CONFIG, topic=topic, lo="true"), deadline_ms
+                topic, route, lambda _now: request(RequestCode.GET_TOPIC_CONFIG, topic=topic, lo="true"), deadline_ms
             )
             config = convert({**json_object(checked(answer)), "topicName": topic}, TopicConfig, "topic config")
             known = _types_of(config.attributes.get(MESSAGE_TYPE, ""))
@@ -179,7 +179,7 @@ class Brokers:
         if known is None:
             route = yield from self.route(topic)
             answer = yield from self._ask_any(
-                topic, route, lambda: request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group), deadline_ms
+                topic, route, lambda _now: request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group), deadline_ms
             )
             if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 return SubscriptionGroupConfig(group)
@@ -192,14 +192,14 @@ class Brokers:
         return self._groups.get(group, now)
 
     def _ask_any(
-        self, topic: str, route: TopicRoute, make: Callable[[], Command], deadline_ms: int | None
+        self, topic: str, route: TopicRoute, make: Callable[[Now], Command], deadline_ms: int | None
     ) -> Steps[Command]:
         """Return the response of the first broker group of a route that responds; others are asked at once."""
         failure: TandemError = RemoteError(f"the topic {topic} has no broker")
         for name in route.brokers:
             for address in self._routes.read_addresses(name, topic=topic)[:1]:
                 try:
-                    return (yield from ask_any_code(address, make(), REQUEST_MS))
+                    return (yield from ask_any_code(address, make((yield from current_time())), REQUEST_MS))
                 except NetworkError as error:
                     failure = error
         if route.brokers:

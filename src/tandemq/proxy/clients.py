@@ -60,6 +60,7 @@ class _Client(msgspec.Struct, eq=False):
     """That it publishes."""
     seen_ms: int
     stream: Call | None = None
+    has_settings: bool = True
 
 
 class GrpcClients:
@@ -164,10 +165,23 @@ class GrpcClients:
             CallRefused: the client is not known.
         """
         client = self._clients.get(caller.client_id)
-        if client is None:
+        if client is not None:
+            client.seen_ms = (yield from current_time()).mono_ms
+        if client is None or not client.has_settings:
             raise CallRefused(Code.UNRECOGNIZED_CLIENT_TYPE, "the client has sent no settings")
-        client.seen_ms = (yield from current_time()).mono_ms
         return HeartbeatResponse(status=OK)
+
+    def seen(self, client_id: str, now: Now) -> bool:
+        """Note that a client works on messages, also one without settings, as after a restart of the proxy.
+
+        Returns whether its end will be noticed: it will not if there are too many clients.
+        """
+        client = self._clients.get(client_id)
+        if client is not None:
+            client.seen_ms = now.mono_ms
+        elif len(self._clients) < self._clients_max:
+            self._clients[client_id] = _Client(frozenset(), now.mono_ms, has_settings=False)
+        return client_id in self._clients
 
     def terminate(
         self, caller: Caller, _query: NotifyClientTerminationRequest
@@ -178,9 +192,10 @@ class GrpcClients:
             CallRefused: it is not known.
         """
         client = self._clients.pop(caller.client_id, None)
-        if client is None:
+        if client is not None:
+            self._on_gone(caller.client_id, (yield from current_time()))
+        if client is None or not client.has_settings:
             raise CallRefused(Code.UNRECOGNIZED_CLIENT_TYPE, "the client has sent no settings")
-        self._on_gone(caller.client_id, (yield from current_time()))
         return NotifyClientTerminationResponse(status=OK)
 
     def expire(self, now: Now) -> None:

@@ -64,12 +64,12 @@ class ProxyNode:
         self._budget = TurnBudget(outbox)
         routes, runner, timers = self.client.routes, self.client.runner, self.client.timers
         brokers = Brokers(routes)
-        renewals = Renewals(routes, runner)
+        renewals = self._renewals = Renewals(routes, runner)
         self._clients = GrpcClients(brokers, random, config.clients_max, renewals.client_gone)
         transactions = GrpcTransactions(self.client, brokers, self._clients.tell_producer)
         producer = self.client.producer(producer_options(PRODUCER_GROUP))
         sending = Sending(brokers, producer, transactions)
-        receiving = Receiving(routes, brokers, renewals)
+        receiving = Receiving(routes, brokers, renewals, self._clients.seen)
         acknowledging = Acknowledging(brokers, renewals)
         self._service = MessagingService(
             runner, self._clients, Routing(brokers), sending, receiving, acknowledging, transactions
@@ -147,6 +147,11 @@ class ProxyNode:
         self._health.leave()
         self._server.leave()
         self._service.leave(now)
+
+    @property
+    def renewed_handles(self) -> int:
+        """Number of received messages whose invisible time the proxy extends."""
+        return self._renewals.count
 
     @property
     def is_left(self) -> bool:

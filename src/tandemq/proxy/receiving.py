@@ -14,14 +14,15 @@ Source: docs/reference/grpc.md; RocketMQ ReceiveMessageActivity, ConsumerProcess
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tandemq.boundary import Now
+from tandemq.client.core.connections import Answer
 from tandemq.client.core.operations import Invoke, Steps, ask_all, current_time, refusal, request
 from tandemq.client.core.pulled import decode_pulled
 from tandemq.client.core.routes import MASTER_ID, Routes
-from tandemq.errors import ProtocolError, TandemError
+from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import (
@@ -34,11 +35,11 @@ from tandemq.model.group import (
 from tandemq.model.message import StoredMessage
 from tandemq.model.pop import ANY_QUEUE, MESSAGES_MAX, ORDERED_QUEUE, POP_CK, Handle, TopicKind, parse_handle
 from tandemq.proxy.brokers import Brokers
-from tandemq.proxy.handles import Receipt, ack_request, change_request, dead_letter_request
+from tandemq.proxy.handles import Receipt, ack_request, dead_letter_request
 from tandemq.proxy.messages import received
 from tandemq.proxy.names import Caller, group_of, topic_of
 from tandemq.proxy.protocol.messaging_pb2 import Code, FilterType, Message, ReceiveMessageRequest
-from tandemq.proxy.renewals import RETURN_MS, Renewals
+from tandemq.proxy.renewals import Renewals
 from tandemq.proxy.status import CallRefused
 from tandemq.proxy.times import milliseconds
 
@@ -53,6 +54,8 @@ POLL_MARGIN_MS = 500
 """How long before the client's deadline the broker answers."""
 GRACE_MS = 5_000
 """How long after the end of a poll the broker may answer."""
+BODIES_BYTES_MAX = 16 << 20
+"""Decompressed bodies of a response; messages beyond it are returned. A response of 1 MiB can inflate to 1 GiB."""
 START_AT_END = 1
 """Where groups begin that have no offset: at the last message, unless the queue is young."""
 
@@ -76,6 +79,7 @@ class Received(NamedTuple):
 
     messages: list[Message]
     receipts: list[Receipt]
+    is_renewed: bool = False
 
 
 def parse_pop(query: ReceiveMessageRequest) -> Pop:
@@ -120,9 +124,17 @@ def _tags_of(expression: str) -> frozenset[str] | None:
 class Receiving:
     """Pops for clients."""
 
-    def __init__(self, routes: Routes, brokers: Brokers, renewals: Renewals) -> None:
-        """`renewals`: of the handles that the proxy keeps alive."""
+    def __init__(self, routes: Routes, brokers: Brokers, renewals: Renewals, seen: Callable[[str, Now], bool]) -> None:
+        """Begin.
+
+        Args:
+            routes: of the brokers.
+            brokers: the brokers.
+            renewals: of the handles that the proxy keeps alive.
+            seen: notes that a client lives; returns whether its end will be noticed.
+        """
         self._routes = routes
+        self._seen = seen
         self._brokers = brokers
         self._renewals = renewals
         self._turns = 0
@@ -142,11 +154,14 @@ class Receiving:
         config = yield from self._brokers.group(pop.group, pop.topic, caller.deadline_ms)
         is_ordered = config.consume_message_orderly
         now = yield from current_time()
+        if pop.is_renewed:
+            pop = pop._replace(is_renewed=self._seen(caller.client_id, now))
         poll_ms = _poll_ms(query, caller, now)
+        until_ms = now.mono_ms + poll_ms
         answer = yield from self._brokers.ask_master(
             pop.topic,
             pop.broker,
-            lambda: _request(pop, poll_ms, is_ordered=is_ordered),
+            lambda now: _request(pop, max(0, until_ms - now.mono_ms), is_ordered=is_ordered),
             caller.deadline_ms,
             poll_ms + GRACE_MS,
         )
@@ -170,43 +185,72 @@ class Receiving:
         now = yield from current_time()
         tags = _tags_of(pop.expression) if pop.kind == TAG_EXPRESSION else None
         popped = _Popped(pop.broker, answer)
-        found = Received([], [])
-        others: list[Invoke] = []
-        address = self._routes.members(pop.broker).get(MASTER_ID, "")
-        for stored in decode_pulled(answer.body).messages:
+        found = Received([], [], is_renewed=pop.is_renewed)
+        unwanted: list[Receipt] = []
+        spent: list[tuple[Receipt, StoredMessage]] = []
+        pulled = decode_pulled(answer.body, BODIES_BYTES_MAX)
+        for stored in pulled.messages:
             if stored.fault:
                 log.warning("receive: the message %s comes again: %s", stored.offset_message_id, stored.fault)
                 continue
             receipt = popped.receipt(stored)
             attempt = popped.attempts(stored) + 1
             if tags is not None and stored.tags not in tags:
-                others.append(Invoke(address, ack_request(receipt, pop.group, pop.topic)))
+                unwanted.append(receipt)
             elif attempt > config.retry_max_times + 1 and not config.consume_message_orderly:
-                others.append(Invoke(address, dead_letter_request(receipt, pop.group, pop.topic, stored.unique_key)))
-                others.append(Invoke(address, ack_request(receipt, pop.group, pop.topic)))
+                spent.append((receipt, stored))
             else:
                 found.messages.append(received(stored, query.message_queue.topic, str(receipt), attempt))
                 found.receipts.append(receipt)
-        if others:
-            for failed in (yield from ask_all(others)):
-                if isinstance(failed, TandemError):
-                    log.warning("receive: %s of group %s come again: %s", pop.topic, pop.group, failed)
+        late = _receipts_in(answer.body[pulled.end :], popped)
+        if late:
+            self._renewals.not_delivered(caller.client_id, pop.group, pop.topic, late, now, is_renewed=False)
         if pop.is_renewed:
             for receipt in found.receipts:
                 self._renewals.keep(caller.client_id, pop.group, pop.topic, receipt, now)
+        if unwanted or spent:
+            yield from self._end_others(pop, unwanted, spent)
         self.received += len(found.messages)
         return found
 
-    def return_messages(self, client_id: str, query: ReceiveMessageRequest, receipts: Iterable[Receipt]) -> Steps[None]:
+    def _end_others(self, pop: Pop, unwanted: list[Receipt], spent: list[tuple[Receipt, StoredMessage]]) -> Steps[None]:
+        """End messages that the client does not get.
+
+        Args:
+            pop: their pop.
+            unwanted: those with other tags.
+            spent: those whose attempts are used up; each is acknowledged when it is a dead letter.
+        """
+        address = self._routes.members(pop.broker).get(MASTER_ID)
+        if address is None:
+            return
+        letters = [dead_letter_request(receipt, pop.group, pop.topic, stored.unique_key) for receipt, stored in spent]
+        answers = yield from ask_all([Invoke(address, letter) for letter in letters])
+        ended = [receipt for (receipt, _), answer in zip(spent, answers, strict=True) if _is_success(answer)]
+        acks = [Invoke(address, ack_request(receipt, pop.group, pop.topic)) for receipt in (*unwanted, *ended)]
+        answers += yield from ask_all(acks)
+        failed = len(answers) - sum(map(_is_success, answers))
+        if failed:
+            log.warning("receive: %d messages of %s come to group %s again", failed, pop.topic, pop.group)
+
+    def return_messages(self, client_id: str, query: ReceiveMessageRequest, found: Received, now: Now) -> None:
         """Have messages that the client did not get delivered to others soon."""
         topic, group = topic_of(query.message_queue.topic), group_of(query.group)
-        asks = []
-        for receipt in receipts:
-            self._renewals.forget(client_id, receipt)
-            address = self._routes.members(receipt.handle.broker).get(MASTER_ID)
-            if address is not None:
-                asks.append(Invoke(address, change_request(receipt, group, topic, RETURN_MS)))
-        yield from ask_all(asks)
+        self._renewals.not_delivered(client_id, group, topic, found.receipts, now, is_renewed=found.is_renewed)
+
+
+def _receipts_in(data: bytes, popped: "_Popped") -> list[Receipt]:
+    """Return the receipts of messages in what the limit of decompressed bodies has left of a response."""
+    found = []
+    while data:
+        pulled = decode_pulled(data, BODIES_BYTES_MAX)
+        found += [popped.receipt(stored) for stored in pulled.messages]
+        data = data[pulled.end :] if pulled.messages else b""
+    return found
+
+
+def _is_success(answer: Answer) -> bool:
+    return isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS
 
 
 def _poll_ms(query: ReceiveMessageRequest, caller: Caller, now: Now) -> int:
@@ -260,8 +304,8 @@ class _Popped:
     def receipt(self, stored: StoredMessage) -> Receipt:
         """Return the receipt of a message."""
         text = stored.properties.get(POP_CK)
-        if text is not None:
-            return Receipt(parse_handle(text), stored.log_offset)
+        if text is not None and (made := self._made(text)) is not None:
+            return Receipt(made, stored.log_offset)
         kind, queue_id = TopicKind.NORMAL, stored.queue_id
         start = self._starts.get((kind, queue_id), stored.queue_offset)
         handle = Handle(
@@ -275,6 +319,15 @@ class _Popped:
             stored.queue_offset,
         )
         return Receipt(handle, stored.log_offset)
+
+    def _made(self, text: str) -> Handle | None:
+        """Return a handle that the broker has made for this pop; None if a producer has invented the property."""
+        try:
+            handle = parse_handle(text)
+        except ProtocolError:
+            return None
+        is_own = (handle.broker, handle.pop_ms) == (self._broker, self._pop_ms)
+        return handle if is_own and handle.kind is not TopicKind.NORMAL else None
 
     def attempts(self, stored: StoredMessage) -> int:
         """Return how often a message was delivered before."""

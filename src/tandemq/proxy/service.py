@@ -34,9 +34,13 @@ log = logging.getLogger(__name__)
 NAME = "apache.rocketmq.v2.MessagingService"
 CLIENT_ID = "x-mq-client-id"
 CLIENT_ID_CHARACTERS_MAX = 512
+REQUEST_BYTES_MAX = 64 * 1024
+"""Maximum size of a request, unless it has messages, acknowledgements or settings: what is in it goes to brokers, or is
+in the response many times."""
+_LARGE = frozenset({"SendMessage", "AckMessage"})
 T = TypeVar("T")
 _NO_MESSAGE = make_status(pb.Code.MESSAGE_NOT_FOUND, "no new message")
-_NO_CLIENT_ID = CallRefused(pb.Code.CLIENT_ID_REQUIRED, f"the metadata {CLIENT_ID} is missing, or too long")
+NO_CLIENT_ID = f"the metadata {CLIENT_ID} is missing, or too long"
 
 
 class MessagingService:
@@ -125,9 +129,10 @@ class MessagingService:
         query = _decoded(request, call, message)
         if query is None:
             return
-        caller = caller_of(call)
-        if caller is None:
-            self._respond(call, name, response(status=status_of(_NO_CLIENT_ID)))
+        try:
+            caller = _admitted(call, 0 if name in _LARGE else len(message))
+        except CallRefused as refused:
+            self._respond(call, name, response(status=status_of(refused)))
             return
         ticket = self._runner.start(_guarded(run(caller, query)), now)
         ticket.then(partial(self._answer, call, name, response))
@@ -149,9 +154,10 @@ class MessagingService:
         query = _decoded(pb.ReceiveMessageRequest, call, message)
         if query is None:
             return
-        caller = caller_of(call)
-        if caller is None:
-            self._deliver(call, status_of(_NO_CLIENT_ID), [])
+        try:
+            caller = _admitted(call, len(message))
+        except CallRefused as refused:
+            self._deliver(call, status_of(refused), [])
             return
         self._polls[call] = None
         call.on_cancel = lambda _now: void(self._polls.pop(call, None))
@@ -170,8 +176,7 @@ class MessagingService:
             return
 
         def return_messages(now: Now) -> None:
-            steps = self._receiving.return_messages(caller.client_id, query, found.receipts)
-            self._runner.start(_guarded(steps), now)
+            self._receiving.return_messages(caller.client_id, query, found, now)
 
         if call.is_over:
             return_messages(self._now)
@@ -209,7 +214,8 @@ class MessagingService:
             return
         caller = caller_of(call)
         if caller is None:
-            call.send(pb.TelemetryCommand(status=status_of(_NO_CLIENT_ID)).SerializeToString())
+            missing = make_status(pb.Code.CLIENT_ID_REQUIRED, NO_CLIENT_ID)
+            call.send(pb.TelemetryCommand(status=missing).SerializeToString())
             self._stream_ended(call, now)
         elif command.HasField("settings"):
             ticket = self._runner.start(_guarded(self._clients.settings(caller, call, command.settings)), now)
@@ -250,6 +256,21 @@ def caller_of(call: Call) -> Caller | None:
     if not 0 < len(client_id) <= CLIENT_ID_CHARACTERS_MAX:
         return None
     return Caller(client_id, call.peer, call.deadline_ms)
+
+
+def _admitted(call: Call, size: int) -> Caller:
+    """Return the client of a call.
+
+    Raises:
+        CallRefused: it has no valid id, or its request has too many bytes.
+    """
+    caller = caller_of(call)
+    if caller is None:
+        raise CallRefused(pb.Code.CLIENT_ID_REQUIRED, NO_CLIENT_ID)
+    if size > REQUEST_BYTES_MAX:
+        text = f"the request has {size} bytes, the maximum is {REQUEST_BYTES_MAX}"
+        raise CallRefused(pb.Code.BAD_REQUEST, text)
+    return caller
 
 
 def _refuse_lite(_caller: Caller, _query: pb.SyncLiteSubscriptionRequest) -> Steps[pb.SyncLiteSubscriptionResponse]:

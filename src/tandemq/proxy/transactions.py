@@ -131,7 +131,7 @@ class GrpcTransactions:
             "bname": broker,
         }
         answer = yield from self._brokers.ask_master(
-            topic, broker, lambda: Command(RequestCode.END_TRANSACTION, fields=fields), caller.deadline_ms
+            topic, broker, lambda _now: Command(RequestCode.END_TRANSACTION, fields=fields), caller.deadline_ms
         )
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer)
