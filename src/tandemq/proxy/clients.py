@@ -21,6 +21,7 @@ from tandemq.client.core.operations import Steps, current_time
 from tandemq.errors import TandemError
 from tandemq.grpc.server import Call
 from tandemq.model.group import SubscriptionGroupConfig
+from tandemq.model.java_types import INT32_MAX
 from tandemq.proxy.brokers import Brokers
 from tandemq.proxy.messages import BODY_BYTES_MAX
 from tandemq.proxy.names import Caller, group_of, topic_of
@@ -42,6 +43,8 @@ EXPIRE_MS = 30_000
 """A client without a stream is gone so long after its last sign of life."""
 EXPIRE_STREAM_MS = 120_000
 """The same for one whose stream is open."""
+SETTINGS_MS = 1_500
+"""For how long the configuration of a group is tried: clients wait for their settings in their start."""
 TOPICS_MAX = 4_096
 SEND_ATTEMPTS = 3
 SEND_BACKOFF_MS = (10, 1_000, 2.0)
@@ -97,8 +100,8 @@ class GrpcClients:
 
     # Settings.
 
-    def settings(self, caller: Caller, stream: Call, settings: Settings) -> Steps[tuple[Settings, list[str]]]:
-        """Take the settings of a client; return them completed, and the topics for whose transactions it may be asked.
+    def settings(self, caller: Caller, stream: Call, settings: Settings) -> Steps[Settings]:
+        """Take the settings of a client; return them completed.
 
         Raises:
             CallRefused: they are invalid, or there are too many clients.
@@ -127,20 +130,23 @@ class GrpcClients:
         if known is not None and known.stream is not None and known.stream is not stream:
             known.stream.end()
         self._clients[caller.client_id] = _Client(topics, now.mono_ms, None if stream.is_over else stream)
-        return completed, (yield from self._transactional(caller, topics))
+        return completed
 
     def _config(self, caller: Caller, group: str, topics: list[str]) -> Steps[SubscriptionGroupConfig]:
         """Return the configuration of a group, or that of new groups: a client waits for its settings for ever."""
+        until_ms = (yield from current_time()).mono_ms + SETTINGS_MS
         for topic in topics[:1]:
             try:
-                return (yield from self._brokers.group(group, topic, caller.deadline_ms))
+                return (yield from self._brokers.group(group, topic, min(caller.deadline_ms or until_ms, until_ms)))
             except TandemError as error:
                 log.warning("settings of a client of group %s: defaults are sent: %s", group, error)
         return SubscriptionGroupConfig(group)
 
-    def _transactional(self, caller: Caller, topics: frozenset[str]) -> Steps[list[str]]:
+    def transactional(self, caller: Caller) -> Steps[list[str]]:
+        """Return the topics for whose transactions a client may be asked."""
+        client = self._clients.get(caller.client_id)
         found = []
-        for topic in sorted(topics):
+        for topic in sorted(client.topics) if client is not None else ():
             try:
                 types = yield from self._brokers.message_types(topic, caller.deadline_ms)
             except TandemError:
@@ -223,7 +229,7 @@ def _complete_publishing(settings: Settings) -> None:
 
 def _complete_subscription(settings: Settings, config: SubscriptionGroupConfig) -> None:
     policy = settings.backoff_policy
-    policy.max_attempts = config.retry_max_times + 1
+    policy.max_attempts = min(config.retry_max_times, INT32_MAX - 1) + 1
     policy.customized_backoff.Clear()
     for seconds in BACKOFF_S:
         policy.customized_backoff.next.add().FromSeconds(seconds)

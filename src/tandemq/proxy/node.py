@@ -88,6 +88,7 @@ class ProxyNode:
 
     def _sweep(self, now: Now) -> None:
         self._clients.expire(now)
+        self._service.forget_ended()
         self._server.probe(now)
         self._greet(now)
 
@@ -152,6 +153,11 @@ class ProxyNode:
     def renewed_handles(self) -> int:
         """Number of received messages whose invisible time the proxy extends."""
         return self._renewals.count
+
+    @property
+    def streams(self) -> int:
+        """Number of telemetry streams."""
+        return self._service.streams
 
     @property
     def is_left(self) -> bool:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from tandemq.boundary import Now
 from tandemq.client.core.calls import Ticket
-from tandemq.client.core.operations import OperationRunner, Steps
+from tandemq.client.core.operations import OperationRunner, Steps, current_time
 from tandemq.errors import TandemError
 from tandemq.grpc.server import Call, GrpcStatus, Method
 from tandemq.proxy.acknowledging import Acknowledging
@@ -64,6 +64,7 @@ class MessagingService:
         self._polls: dict[Call, None] = {}
         """ReceiveMessage calls that wait for messages."""
         self._streams: dict[Call, None] = {}
+        self._is_leaving = False
         self._now = Now(0, 0)
         self.outcomes: dict[tuple[str, int], int] = {}
         """Number of calls by method and status code."""
@@ -159,6 +160,9 @@ class MessagingService:
         except CallRefused as refused:
             self._deliver(call, status_of(refused), [])
             return
+        if self._is_leaving:
+            self._deliver(call, _NO_MESSAGE, [])
+            return
         self._polls[call] = None
         call.on_cancel = lambda _now: void(self._polls.pop(call, None))
         ticket = self._runner.start(_guarded(self._receiving.receive(caller, query)), now)
@@ -199,6 +203,9 @@ class MessagingService:
     # Telemetry.
 
     def _stream_opened(self, call: Call, _now: Now) -> None:
+        if self._is_leaving:
+            call.end()
+            return
         self._streams[call] = None
         call.on_end = lambda now: self._stream_ended(call, now)
         call.on_cancel = lambda now: self._stream_ended(call, now)
@@ -219,10 +226,10 @@ class MessagingService:
             self._stream_ended(call, now)
         elif command.HasField("settings"):
             ticket = self._runner.start(_guarded(self._clients.settings(caller, call, command.settings)), now)
-            ticket.then(partial(self._settings_taken, call))
+            ticket.then(partial(self._settings_taken, call, caller))
         # What clients say otherwise are answers to commands that the proxy does not give.
 
-    def _settings_taken(self, call: Call, ticket: Ticket[tuple[pb.Settings, list[str]]]) -> None:
+    def _settings_taken(self, call: Call, caller: Caller, ticket: Ticket[pb.Settings]) -> None:
         error = ticket.error
         if error is not None:
             self._count("Telemetry", code_of(error))
@@ -234,15 +241,28 @@ class MessagingService:
                 call.end(GrpcStatus.INVALID_ARGUMENT, str(error))
             return
         self._count("Telemetry", pb.Code.OK)
-        settings, topics = ticket.result()
-        call.send(pb.TelemetryCommand(status=OK, settings=settings).SerializeToString())
-        for topic in topics:
-            self._transactions.expect_checks(topic, self._now)
+        call.send(pb.TelemetryCommand(status=OK, settings=ticket.result()).SerializeToString())
+        self._runner.start(_guarded(self._expect_checks(caller)), self._now)
 
-    # The end.
+    def _expect_checks(self, caller: Caller) -> Steps[None]:
+        for topic in (yield from self._clients.transactional(caller)):
+            self._transactions.expect_checks(topic, (yield from current_time()))
+
+    # All calls.
+
+    @property
+    def streams(self) -> int:
+        """Number of telemetry streams that are remembered."""
+        return len(self._streams)
+
+    def forget_ended(self) -> None:
+        """Forget streams that were ended elsewhere; to be called every few seconds."""
+        for call in [call for call in self._streams if call.is_over]:
+            del self._streams[call]
 
     def leave(self, now: Now) -> None:
         """End the calls that wait, so that clients go elsewhere."""
+        self._is_leaving = True
         for call in list(self._streams):
             self._stream_ended(call, now)
         for call in list(self._polls):
