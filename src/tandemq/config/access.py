@@ -20,16 +20,20 @@ class Named(NamedTuple):
     key: str
 
 
-class AccessSettings(Protocol):
+class InnerSettings(Protocol):
+    """Settings that name the user of servers among each other."""
+
+    @property
+    def inner_credentials(self) -> str:
+        """The user."""
+
+
+class AccessSettings(InnerSettings, Protocol):
     """Settings that name users."""
 
     @property
     def init_user(self) -> str:
         """The user of the first start."""
-
-    @property
-    def inner_credentials(self) -> str:
-        """The user of brokers among each other."""
 
 
 def parse_pair(text: str, name: str, key: str) -> Named | None:
@@ -55,7 +59,7 @@ def init_user(config: AccessSettings) -> Named | None:
     return parse_pair(config.init_user, "username", "password")
 
 
-def inner_user(config: AccessSettings) -> Named | None:
+def inner_user(config: InnerSettings) -> Named | None:
     """Return the user of `innerClientAuthenticationCredentials`; None without. Raises ConfigError."""
     return parse_pair(config.inner_credentials, "accessKey", "secretKey")
 

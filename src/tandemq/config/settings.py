@@ -530,6 +530,14 @@ class ProxyConfig(MonitoringConfig):
     """IP address of the interface to listen on. `0.0.0.0` and `::`: all interfaces, IPv4 and IPv6."""
     listen_port: int = _setting("grpcServerPort", 8081)
     """Port for gRPC clients, with and without TLS; 0 takes any free one."""
+    authentication_enable: bool = _setting("authenticationEnabled", False)
+    """Whether each call of a client must be signed by a user of the brokers. See docs/reference/access.md."""
+    authorization_enable: bool = _setting("authorizationEnabled", False)
+    """Whether users that are not super users need policies for what they do; only with `authenticationEnabled`."""
+    inner_credentials: str = _setting("innerClientAuthenticationCredentials", "", secret=True)
+    """The super user with which this proxy signs its requests to brokers, `{"accessKey":"…","secretKey":"…"}`."""
+    ha_secret_file: str = _setting("haSecretFile", "")
+    """File of the brokers' secret of replication, which proves the same without such a user."""
     processes: int = _setting("processes", 1)
     """Number of processes that share the port. A client stays with one of them while its connection lasts."""
     clients_max: int = _setting("clientsMax", 20_000)

@@ -180,17 +180,21 @@ def _network_problems(config: BrokerConfig) -> Iterator[Problem]:
         )
 
 
-def _access_problems(config: BrokerConfig) -> Iterator[Problem]:
+def _access_problems(config: BrokerConfig | ProxyConfig) -> Iterator[Problem]:
     if config.authorization_enable and not config.authentication_enable:
         yield (
             "authorization_enable",
             "policies mean nothing without authenticationEnabled: each client could use any name",
         )
-    for name, read in (("init_user", init_user), ("inner_credentials", inner_user)):
+    try:
+        inner_user(config)
+    except ConfigError as error:
+        yield "inner_credentials", str(error)
+    if isinstance(config, BrokerConfig):
         try:
-            read(config)
+            init_user(config)
         except ConfigError as error:
-            yield name, str(error)
+            yield "init_user", str(error)
 
 
 def _listen_problems(config: BrokerConfig | NameServerConfig | ProxyConfig) -> Iterator[Problem]:
@@ -350,6 +354,7 @@ def _name_server_problems(config: NameServerConfig) -> Iterator[Problem]:
 
 def _proxy_problems(config: ProxyConfig) -> Iterator[Problem]:
     yield from tls_problems(config)
+    yield from _access_problems(config)
     yield from _listen_problems(config)
     for address in config.name_servers:
         yield from _address_problem("name_servers", address)

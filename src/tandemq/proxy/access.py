@@ -8,8 +8,10 @@ Source: docs/reference/access.md; RocketMQ ProxyAuthenticationMetadataProvider, 
 """
 
 import logging
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from google.protobuf.message import Message
 
 from tandemq.boundary import Now
 from tandemq.client.admin.cluster import cluster_info
@@ -19,11 +21,11 @@ from tandemq.codec.remoting.bodies import convert
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.codec.remoting.signature import is_grpc_signed, parse_authorization
 from tandemq.config.settings import ProxyConfig
-from tandemq.errors import NetworkError, ProtocolError, TandemError
+from tandemq.errors import LocalError, NetworkError, ProtocolError, TandemError
 from tandemq.model.access import SUBJECT_PREFIX, AclUser, Need, Policy, ResourceKind, Rules, actions
 from tandemq.model.codes import RequestCode
-from tandemq.proxy.names import Caller
-from tandemq.proxy.protocol.messaging_pb2 import Code
+from tandemq.proxy.names import Caller, group_of, topic_of
+from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.status import CallRefused
 from tandemq.refusals import Refusals
 
@@ -62,8 +64,7 @@ class ProxyAccess:
         """Check the user of a call, and that it may do all that the call needs.
 
         Raises:
-            CallRefused: it may not.
-            NetworkError: no broker says who the user is.
+            CallRefused: it may not, or no broker says who its user is.
         """
         if not self.is_on:
             return
@@ -89,7 +90,7 @@ class ProxyAccess:
         times = self._refusals.note(caller.peer.rpartition(":")[0], now.mono_ms)
         if times:
             log.warning("access: peer=%s refused times=%d: %s", caller.peer, times, text[:300])
-        return CallRefused(Code.UNAUTHORIZED, text)
+        return CallRefused(pb.Code.UNAUTHORIZED, text)
 
     def _user(self, name: str) -> Steps[_KnownUser]:
         now = yield from current_time()
@@ -98,9 +99,10 @@ class ProxyAccess:
             return known
         try:
             known = yield from self._fetch(name)
-        except NetworkError:
+        except (NetworkError, LocalError) as error:
             if known is None:
-                raise
+                text = f"no broker says who the user is: {error}"
+                raise CallRefused(pb.Code.PROXY_TIMEOUT, text) from error
             return known  # better an old one than nobody, while brokers fail over
         self._known.pop(name, None)
         if len(self._known) >= USERS_KEPT_MAX:
@@ -126,11 +128,64 @@ class ProxyAccess:
         raise failure
 
 
-def topic_need(topic: str, what: frozenset[str]) -> Need:
-    """Return the need of an action on a topic."""
-    return Need(ResourceKind.TOPIC, topic, what)
+def needs_of(query: Message) -> list[Need]:
+    """Return what a request needs.
+
+    Raises:
+        CallRefused: it names no valid topic or group.
+    """
+    return list(dict.fromkeys(NEEDS[type(query)](query)))
 
 
-def group_need(group: str) -> Need:
-    """Return the need to consume as a group."""
-    return Need(ResourceKind.GROUP, group, SUB)
+def _topic(what: frozenset[str]) -> Callable[[Any], Iterator[Need]]:
+    return lambda query: iter((Need(ResourceKind.TOPIC, topic_of(query.topic), what),))
+
+
+def _group(group: pb.Resource) -> Need:
+    return Need(ResourceKind.GROUP, group_of(group), SUB)
+
+
+def _consumer(query: Any) -> Iterator[Need]:
+    yield _group(query.group)
+    yield Need(ResourceKind.TOPIC, topic_of(query.topic), SUB)
+
+
+def _own_group(query: Any) -> Iterator[Need]:
+    if query.HasField("group") and query.group.name:
+        yield _group(query.group)
+
+
+def _send(query: pb.SendMessageRequest) -> Iterator[Need]:
+    return (Need(ResourceKind.TOPIC, topic_of(message.topic), PUB) for message in query.messages)
+
+
+def _receive(query: pb.ReceiveMessageRequest) -> Iterator[Need]:
+    yield _group(query.group)
+    yield Need(ResourceKind.TOPIC, topic_of(query.message_queue.topic), SUB)
+
+
+def _settings(query: pb.Settings) -> Iterator[Need]:
+    for topic in query.publishing.topics:
+        yield Need(ResourceKind.TOPIC, topic_of(topic), PUB)
+    if query.HasField("subscription"):
+        yield _group(query.subscription.group)
+        for entry in query.subscription.subscriptions:
+            yield Need(ResourceKind.TOPIC, topic_of(entry.topic), SUB)
+
+
+NEEDS: dict[type[Message], Callable[[Any], Iterator[Need]]] = {
+    pb.QueryRouteRequest: _topic(PUB_OR_SUB),
+    pb.QueryAssignmentRequest: _consumer,
+    pb.HeartbeatRequest: _own_group,
+    pb.NotifyClientTerminationRequest: _own_group,
+    pb.Settings: _settings,
+    pb.SendMessageRequest: _send,
+    pb.RecallMessageRequest: _topic(PUB),
+    pb.EndTransactionRequest: _topic(PUB),
+    pb.ReceiveMessageRequest: _receive,
+    pb.AckMessageRequest: _consumer,
+    pb.ChangeInvisibleDurationRequest: _consumer,
+    pb.ForwardMessageToDeadLetterQueueRequest: _consumer,
+    pb.SyncLiteSubscriptionRequest: lambda _query: iter(()),
+}
+"""By the class of a request."""

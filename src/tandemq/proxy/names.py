@@ -26,6 +26,10 @@ class Caller(NamedTuple):
     """"ip:port" of its connection."""
     deadline_ms: int | None
     """When it gives up, monotonic; None: never."""
+    authorization: str = ""
+    """Metadata with its user and signature, "" without."""
+    date: str = ""
+    """Metadata that is signed."""
 
 
 def name_of(resource: Resource) -> str:

@@ -18,6 +18,7 @@ from tandemq.config.monitoring import labels_of
 from tandemq.config.settings import ProxyConfig
 from tandemq.grpc.server import GrpcServer
 from tandemq.model.topic import AUTO_CREATE_TOPIC
+from tandemq.proxy.access import ProxyAccess
 from tandemq.proxy.acknowledging import Acknowledging
 from tandemq.proxy.brokers import Brokers
 from tandemq.proxy.clients import GrpcClients
@@ -71,8 +72,9 @@ class ProxyNode:
         sending = Sending(brokers, producer, transactions)
         receiving = Receiving(routes, brokers, renewals, self._clients.seen)
         acknowledging = Acknowledging(brokers, renewals)
+        access = ProxyAccess(config, routes)
         self._service = MessagingService(
-            runner, self._clients, Routing(brokers), sending, receiving, acknowledging, transactions
+            runner, access, self._clients, Routing(brokers), sending, receiving, acknowledging, transactions
         )
         self._health = Health()
         methods = {**self._service.methods, **self._health.methods, **Reflection().methods}

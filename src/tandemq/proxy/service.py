@@ -20,6 +20,7 @@ from tandemq.client.core.calls import Ticket
 from tandemq.client.core.operations import OperationRunner, Steps, current_time
 from tandemq.errors import TandemError
 from tandemq.grpc.server import Call, GrpcStatus, Method
+from tandemq.proxy.access import ProxyAccess, needs_of
 from tandemq.proxy.acknowledging import Acknowledging
 from tandemq.proxy.clients import GrpcClients
 from tandemq.proxy.names import Caller
@@ -32,7 +33,7 @@ from tandemq.proxy.transactions import GrpcTransactions
 
 log = logging.getLogger(__name__)
 NAME = "apache.rocketmq.v2.MessagingService"
-CLIENT_ID = "x-mq-client-id"
+CLIENT_ID, AUTHORIZATION, DATE = "x-mq-client-id", "authorization", "x-mq-date-time"
 CLIENT_ID_CHARACTERS_MAX = 512
 REQUEST_BYTES_MAX = 64 * 1024
 """Maximum size of a request, unless it has messages, acknowledgements or settings: what is in it goes to brokers, or is
@@ -40,6 +41,8 @@ in the response many times."""
 _LARGE = frozenset({"SendMessage", "AckMessage"})
 T = TypeVar("T")
 _NO_MESSAGE = make_status(pb.Code.MESSAGE_NOT_FOUND, "no new message")
+_SAID_ON_STREAMS = (pb.Code.UNSUPPORTED, pb.Code.TOO_MANY_REQUESTS, pb.Code.UNAUTHORIZED)
+"""Codes of refused settings that clients get as a command; others end the stream with INVALID_ARGUMENT."""
 NO_CLIENT_ID = f"the metadata {CLIENT_ID} is missing, or too long"
 
 
@@ -49,6 +52,7 @@ class MessagingService:
     def __init__(
         self,
         runner: OperationRunner,
+        access: ProxyAccess,
         clients: GrpcClients,
         routing: Routing,
         sending: Sending,
@@ -56,8 +60,9 @@ class MessagingService:
         acknowledging: Acknowledging,
         transactions: GrpcTransactions,
     ) -> None:
-        """`runner`: runs the operations."""
+        """`runner`: runs the operations; `access`: says whether a client may have them."""
         self._runner = runner
+        self._access = access
         self._clients = clients
         self._receiving = receiving
         self._transactions = transactions
@@ -135,8 +140,18 @@ class MessagingService:
         except CallRefused as refused:
             self._respond(call, name, response(status=status_of(refused)))
             return
-        ticket = self._runner.start(_guarded(run(caller, query)), now)
+        ticket = self._run(caller, query, run(caller, query), now)
         ticket.then(partial(self._answer, call, name, response))
+
+    def _run(self, caller: Caller, query: Message, steps: Steps[T], now: Now) -> Ticket[T]:
+        """Run an operation for a client, if it may have it."""
+        if self._access.is_on:
+            steps = self._checked(caller, query, steps)
+        return self._runner.start(_guarded(steps), now)
+
+    def _checked(self, caller: Caller, query: Message, steps: Steps[T]) -> Steps[T]:
+        yield from self._access.check(caller, needs_of(query))
+        return (yield from steps)
 
     def _answer(self, call: Call, name: str, response: type[Message], ticket: Ticket[Any]) -> None:
         error = ticket.error
@@ -165,7 +180,7 @@ class MessagingService:
             return
         self._polls[call] = None
         call.on_cancel = lambda _now: void(self._polls.pop(call, None))
-        ticket = self._runner.start(_guarded(self._receiving.receive(caller, query)), now)
+        ticket = self._run(caller, query, self._receiving.receive(caller, query), now)
         ticket.then(partial(self._received, call, caller, query))
 
     def _received(self, call: Call, caller: Caller, query: pb.ReceiveMessageRequest, ticket: Ticket[Received]) -> None:
@@ -225,7 +240,8 @@ class MessagingService:
             call.send(pb.TelemetryCommand(status=missing).SerializeToString())
             self._stream_ended(call, now)
         elif command.HasField("settings"):
-            ticket = self._runner.start(_guarded(self._clients.settings(caller, call, command.settings)), now)
+            settings = command.settings
+            ticket = self._run(caller, settings, self._clients.settings(caller, call, settings), now)
             ticket.then(partial(self._settings_taken, call, caller))
         # What clients say otherwise are answers to commands that the proxy does not give.
 
@@ -234,7 +250,7 @@ class MessagingService:
         if error is not None:
             self._count("Telemetry", code_of(error))
             self._streams.pop(call, None)
-            if code_of(error) in (pb.Code.UNSUPPORTED, pb.Code.TOO_MANY_REQUESTS):
+            if code_of(error) in _SAID_ON_STREAMS:
                 call.send(pb.TelemetryCommand(status=status_of(error)).SerializeToString())
                 call.end()
             else:
@@ -275,7 +291,8 @@ def caller_of(call: Call) -> Caller | None:
     client_id = call.metadata.get(CLIENT_ID, "")
     if not 0 < len(client_id) <= CLIENT_ID_CHARACTERS_MAX:
         return None
-    return Caller(client_id, call.peer, call.deadline_ms)
+    metadata = call.metadata
+    return Caller(client_id, call.peer, call.deadline_ms, metadata.get(AUTHORIZATION, ""), metadata.get(DATE, ""))
 
 
 def _admitted(call: Call, size: int) -> Caller:

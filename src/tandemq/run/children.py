@@ -565,7 +565,7 @@ def console_child(cluster: ChildCluster, port: int) -> Child:
 def proxy_child(cluster: ChildCluster, port: int) -> Child:
     """Return a proxy for gRPC clients of a cluster that runs, to be started; `port` 0: any free one."""
     settings: dict[str, Setting] = {"bindAddress": LOOPBACK, "grpcServerPort": port or cluster.free_port()}
-    settings |= cluster.client_settings()
+    settings |= {**cluster.client_settings(), "haSecretFile": cluster.secret_file}
 
     def command() -> list[str]:
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={_text(value)}")]

@@ -17,14 +17,18 @@ from socket import gethostname
 
 from tandemq.boundary import LinkKind, Turn
 from tandemq.client.core.settings import ClientConfig
+from tandemq.codec.remoting.signature import member_credentials
+from tandemq.config.access import inner_user
 from tandemq.config.settings import ProxyConfig
 from tandemq.errors import ConfigError
+from tandemq.model.access import Credentials
 from tandemq.proxy.node import ProxyNode
 from tandemq.real.clock import read_clock
 from tandemq.real.loop import Loop
 from tandemq.real.network.addresses import own_ip, text_of
 from tandemq.real.network.listening import ALL_INTERFACES
 from tandemq.run.monitoring import Monitoring
+from tandemq.run.secret import SecretFile
 from tandemq.run.tls import CertificateWatch, protect
 
 log = logging.getLogger(__name__)
@@ -114,7 +118,21 @@ def client_config(config: ProxyConfig) -> ClientConfig:
     """Return the settings of the client by which a proxy speaks to brokers."""
     ip = own_ip(config.name_servers[0])
     name = f"{ip}@{os.getpid()}#proxy{time.time_ns():x}"
-    return ClientConfig(name_servers=config.name_servers, client_id=name, ip=ip, pid=os.getpid())
+    return ClientConfig(
+        name_servers=config.name_servers, client_id=name, ip=ip, pid=os.getpid(), credentials=own_credentials(config)
+    )
+
+
+def own_credentials(config: ProxyConfig) -> Credentials | None:
+    """Return the user as which a proxy signs its requests to brokers; None: it signs none.
+
+    Raises:
+        ConfigError: the secret file cannot be used.
+    """
+    inner = inner_user(config)
+    if inner is not None:
+        return Credentials(*inner)
+    return member_credentials(SecretFile(config.ha_secret_file).secrets()[0]) if config.ha_secret_file else None
 
 
 class ProxyGroup:

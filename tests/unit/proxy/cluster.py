@@ -11,6 +11,7 @@ All nodes are real; the machines, the network and the clock are those of the sim
 everywhere. Each method of a client returns when the response is there.
 """
 
+import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -34,16 +35,18 @@ from tandemq.client.core.settings import ClientConfig
 from tandemq.client.node import ClientNode
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.config.settings import BrokerConfig, ProxyConfig, parse_delay_levels
+from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import StoredMessage
 from tandemq.nameserver.node import NameServer
 from tandemq.proxy.node import ProxyNode
 from tandemq.proxy.protocol import messaging_pb2 as pb
-from tandemq.proxy.service import CLIENT_ID, NAME
+from tandemq.proxy.service import AUTHORIZATION, CLIENT_ID, DATE, NAME
 
 NAME_SERVER = "10.0.9.1:9876"
 WALL_MS = 1_790_000_000_000
+SIGNED_DATE = "20261128T101112Z"
 STEP_US = 5 * MS
 WITHIN_MS = 30_000
 """How long a test waits for what it expects."""
@@ -151,6 +154,8 @@ class Client:
     def __init__(self, cluster: "ProxyCluster", client_id: str, proxy: int, window: int) -> None:
         self._cluster = cluster
         self.client_id = client_id
+        self.user: Credentials | None = None
+        """User that signs the calls."""
         self.node = GrpcNode(cluster.proxies[proxy].address, window)
         self.process = cluster.process(f"10.0.8.{cluster.next_client()}", client_id or "nobody")
         self.process.start(self.node)
@@ -169,6 +174,8 @@ class Client:
     def start_at(self, path: str, *requests: Protobuf, timeout_ms: int = 0, is_open: bool = False) -> ClientCall:
         """Begin a call of any method."""
         metadata = {CLIENT_ID: self.client_id} if self.client_id else {}
+        if self.user is not None:
+            metadata |= {DATE: SIGNED_DATE, AUTHORIZATION: authorization(self.user)}
         messages = [request.SerializeToString() for request in requests]
         call = self.grpc.start(path, *messages, metadata=metadata, timeout_ms=timeout_ms, is_open=is_open)
         self.process.wake()
@@ -277,6 +284,12 @@ class Client:
         return self.call("EndTransaction", request, pb.EndTransactionResponse)
 
 
+def authorization(user: Credentials, date: str = SIGNED_DATE) -> str:
+    """Return the metadata with which official clients sign."""
+    digits = hmac.digest(user.secret_key.encode(), date.encode(), "sha1").hex().upper()
+    return f"MQv2-HMAC-SHA1 Credential={user.access_key}/region, SignedHeaders=x-mq-date-time, Signature={digits}"
+
+
 class BrokerHost:
     """A broker's machine, and the process on it while it runs."""
 
@@ -342,7 +355,7 @@ class ProxyHost:
         cluster = self._cluster
         self.process = cluster.process(self.ip, f"proxy-{self._number}", self.machine)
         name = f"{self.ip}@proxy-{self._starts}"
-        client = ClientConfig(name_servers=(NAME_SERVER,), client_id=name, ip=self.ip)
+        client = ClientConfig(name_servers=(NAME_SERVER,), client_id=name, ip=self.ip, credentials=cluster.credentials)
         self.node = ProxyNode(self._config, client, Random(name), self.machine.now(), self.process)
         cluster.network.listen(self.address, self.process, LinkKind.GRPC)
         self.process.start(self.node)
@@ -362,9 +375,23 @@ class ProxyCluster:
     """A name server, broker groups of one master each, and proxies."""
 
     def __init__(
-        self, *, groups: int = 1, proxies: int = 1, seed: int = 1, proxy: dict[str, Any] | None = None, **settings: Any
+        self,
+        *,
+        groups: int = 1,
+        proxies: int = 1,
+        seed: int = 1,
+        proxy: dict[str, Any] | None = None,
+        credentials: Credentials | None = None,
+        **settings: Any,
     ) -> None:
-        """Start everything; `settings`: of the brokers, `proxy`: of the proxies."""
+        """Start everything.
+
+        Args:
+            proxy: settings of the proxies.
+            credentials: of the super user as which the proxies and the administrator sign.
+            settings: those of the brokers.
+        """
+        self.credentials = credentials
         self.world = World(seed)
         self.network = Network(self.world)
         self.network.split_rate = 0.0
@@ -400,7 +427,9 @@ class ProxyCluster:
             host.start()
         machine = self.machine("10.0.6.1", "admin")
         self._admin = ClientNode(
-            ClientConfig(name_servers=(NAME_SERVER,), client_id="admin"), Random(seed), machine.now()
+            ClientConfig(name_servers=(NAME_SERVER,), client_id="admin", credentials=credentials),
+            Random(seed),
+            machine.now(),
         )
         self._admin_process = self.process("10.0.6.1", "admin", machine)
         self._admin_process.start(self._admin)

@@ -30,7 +30,11 @@ class Guarded(Harness):
     """A broker with access control."""
 
     def __init__(self, path: Path, **changes: Any) -> None:
-        given: dict[str, Any] = {"authentication_enable": True, "authorization_enable": True, "init_user": INIT} | changes
+        given: dict[str, Any] = {
+            "authentication_enable": True,
+            "authorization_enable": True,
+            "init_user": INIT,
+        } | changes
         super().__init__(path, **given)
 
     def as_user(

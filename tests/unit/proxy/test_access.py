@@ -1,0 +1,109 @@
+"""Calls with users: the proxy decides by the users and policies of the brokers, and signs its own requests."""
+
+import json
+
+import pytest
+
+from tandemq.model.access import Credentials
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+from tandemq.proxy.access import KEPT_MS, NEEDS, NOT_AUTHENTICATED
+from tandemq.proxy.protocol import messaging_pb2 as pb
+from tests.unit.proxy.cluster import Client, ProxyCluster, code, message, resource
+
+ROOT = Credentials("root", "root-key")
+ALICE = Credentials("alice", "alice-key")
+ON = {"authentication_enable": True, "authorization_enable": True}
+
+
+class Guarded(ProxyCluster):
+    """A cluster with access control, and the user alice."""
+
+    def __init__(self) -> None:
+        init = json.dumps({"username": ROOT.access_key, "password": ROOT.secret_key})
+        super().__init__(credentials=ROOT, proxy=ON, init_user=init, **ON)
+        self.topic("T")
+        self.group("G")
+        self.change(RequestCode.AUTH_CREATE_USER, {"username": "alice"}, {"password": ALICE.secret_key})
+
+    def change(self, request: RequestCode, fields: dict[str, str], body: object) -> None:
+        answer = self.ask(Command(request, fields=fields, body=json.dumps(body).encode()))
+        assert answer.code == 0, answer.remark
+
+    def allow(self, resource: str, *actions: str) -> None:
+        entry = {"resource": resource, "actions": actions, "decision": "Allow"}
+        body = {"policies": [{"entries": [entry]}]}
+        self.change(RequestCode.AUTH_CREATE_ACL, {"subject": "User:alice"}, body)
+
+    def forget(self) -> None:
+        """Let the proxy's copies of users grow too old."""
+        self.run(KEPT_MS + 1)
+
+    def as_user(self, user: Credentials | None, name: str = "c-1") -> Client:
+        client = self.client(name)
+        client.user = user
+        return client
+
+
+@pytest.fixture
+def cluster() -> Guarded:
+    return Guarded()
+
+
+def test_each_method_says_what_it_needs() -> None:
+    methods = pb.DESCRIPTOR.services_by_name["MessagingService"].methods
+    unserved = {"PullMessage", "UpdateOffset", "GetOffset", "QueryOffset", "Telemetry"}
+    served = {method.input_type.full_name for method in methods if method.name not in unserved}
+    assert {kind.DESCRIPTOR.full_name for kind in NEEDS} == served | {pb.Settings.DESCRIPTOR.full_name}
+
+
+def test_calls_without_a_valid_signature_are_refused_alike(cluster: Guarded) -> None:
+    for user in (None, Credentials("alice", "wrong"), Credentials("nobody", "x")):
+        client = cluster.as_user(user)
+        answer = client.call("QueryRoute", pb.QueryRouteRequest(topic=resource("T")), pb.QueryRouteResponse)
+        assert (code(answer.status), answer.status.message) == ("UNAUTHORIZED", NOT_AUTHENTICATED)
+        assert code(client.send(message("T")).status) == "UNAUTHORIZED"
+        assert client.receive("G", "T").code == "UNAUTHORIZED"
+        stream = client.produce("T")
+        assert code(stream.commands[0].status) == "UNAUTHORIZED" and stream.call.status == 0
+
+
+def test_super_users_may_do_everything(cluster: Guarded) -> None:
+    client = cluster.as_user(ROOT)
+    assert code(client.send(message("T", b"one")).status) == "OK"
+    found = client.receive("G", "T")
+    assert found.bodies == [b"one"]
+    assert code(client.ack("G", "T", found.messages).status) == "OK"
+
+
+def test_policies_decide(cluster: Guarded) -> None:
+    client = cluster.as_user(ALICE)
+    refused = client.send(message("T"))
+    assert code(refused.status) == "UNAUTHORIZED" and "Topic:T" in refused.status.message
+    cluster.allow("Topic:T", "Pub")
+    cluster.forget()
+    assert code(client.send(message("T", b"one")).status) == "OK"
+    assert client.receive("G", "T").code == "UNAUTHORIZED"
+    cluster.allow("Topic:T", "Pub", "Sub")
+    cluster.allow("Group:G", "Sub")
+    cluster.forget()
+    assert client.receive("G", "T").bodies == [b"one"]
+    assert client.consume("G", "T").settings.subscription.group.name == "G"
+    assert client.receive("Other", "T").code == "UNAUTHORIZED"
+
+
+def test_a_known_user_is_served_while_no_broker_answers(cluster: Guarded) -> None:
+    client = cluster.as_user(ROOT)
+    assert code(client.send(message("T")).status) == "OK"
+    cluster.forget()
+    cluster.broker.restart_after(1_500)
+    assert code(client.send(message("T")).status) == "OK"
+
+
+def test_a_disabled_user_is_refused(cluster: Guarded) -> None:
+    cluster.allow("Topic:*", "All")
+    client = cluster.as_user(ALICE)
+    assert code(client.send(message("T")).status) == "OK"
+    cluster.change(RequestCode.AUTH_UPDATE_USER, {"username": "alice"}, {"userStatus": "disable"})
+    cluster.forget()
+    assert code(client.send(message("T")).status) == "UNAUTHORIZED"
