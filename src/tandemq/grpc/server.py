@@ -29,7 +29,7 @@ from tandemq.grpc.connection import Data, Http2Connection, Reset, StreamOpened
 HELD_BYTES_MAX = 64 << 20
 HELD_BYTES_ALL_MAX = 256 << 20
 OPEN_SHARE = 8
-"""A connection with more than one part in so many of the bytes of open calls is refused more."""
+"""A connection with more than this part, an eighth, of the bytes of open calls is refused more."""
 CALL_BYTES = 1_024
 """Memory of an open call besides its headers and its request."""
 TAKE_MS_MAX = 30_000

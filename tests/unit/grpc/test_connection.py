@@ -80,6 +80,20 @@ def test_streams_that_wait_for_the_window_of_the_connection_are_served_in_order(
     assert _data_of(peer) == [(7, 100), (3, 49), (3, 30)]
 
 
+def test_an_open_stream_whose_data_are_sent_waits_for_no_window() -> None:
+    peer = Peer()
+    peer.open(1, 3)
+    peer.send(window_update_frame(1, 1000))
+    peer.connection.send_data(1, b"x" * (WINDOW_DEFAULT + 10))
+    peer.sent()
+    peer.send(window_update_frame(0, 100))
+    assert _data_of(peer) == [(1, 1), (1, 9)]
+    peer.connection.send_data(3, b"y" * 100)
+    peer.send(window_update_frame(0, 100))
+    assert _data_of(peer) == [(3, 90), (3, 10)]
+    assert peer.connection.held_bytes == 0 and peer.connection.stream_count == 2
+
+
 def test_a_reset_stream_leaves_the_window_to_others() -> None:
     peer = Peer()
     peer.open(1, 3)

@@ -247,21 +247,31 @@ def test_a_client_that_leaves_too_much_loses_its_connection_only() -> None:
 
 def test_a_busy_client_keeps_answers_that_it_takes_in_time() -> None:
     handlers = Handlers()
-    joined = Joined(handlers.methods, window=10)
-    joined.call(LATER, b"old")
-    handlers.waiting[0].respond(bytes(100))
-    joined.settle()
-    for number in range(1, 2 * TAKE_MS_MAX // CHECK_EVERY_MS):  # at any time an answer waits for its window
-        call = joined.call(LATER, b"%d" % number)
+    joined = Joined(handlers.methods, window=0)
+    joined.raw(window_update_frame(0, 1 << 20))
+    calls = []
+    for number in range(2 * TAKE_MS_MAX // CHECK_EVERY_MS):  # at any time five answers wait for their windows
+        calls.append(joined.call(LATER, b"%d" % number))
         handlers.waiting[-1].respond(bytes(100))
+        if number >= 5:
+            joined.client.out.append(window_update_frame(calls[number - 5].stream, 200))
         joined.settle()
         joined.pass_ms(CHECK_EVERY_MS)
-        joined.client.out += [window_update_frame(0, 200), window_update_frame(call.stream - 2, 95)]
-        joined.settle()
     assert handlers.cancelled == []
-    joined.pass_ms(CHECK_EVERY_MS)
+    assert [call.status for call in calls] == [GrpcStatus.OK] * (len(calls) - 5) + [None] * 5
+
+
+def test_an_answer_taken_just_before_the_connection_is_lost_is_not_reported() -> None:
+    handlers = Handlers()
+    joined = Joined(handlers.methods, window=0)
+    joined.raw(window_update_frame(0, 1 << 20))
+    taken, left = joined.call(LATER, b"taken"), joined.call(LATER, b"left")
+    for call in handlers.waiting:
+        call.respond(bytes(100))
+    joined.settle()
+    joined.raw(window_update_frame(taken.stream, 200))
     joined.server.closed(LINK, joined.now)
-    assert handlers.cancelled == [b"%d" % (2 * TAKE_MS_MAX // CHECK_EVERY_MS - 1)], "the others are taken"
+    assert handlers.cancelled == [b"left"] and taken.status == GrpcStatus.OK and left.status is None
 
 
 def test_answers_without_a_waiting_handler_are_given_up_too() -> None:
