@@ -307,3 +307,51 @@ def test_messages_that_inflate_beyond_the_limit_come_in_further_answers(monkeypa
     cluster.run(3_000)
     rest = [body for _ in range(6) for body in client.receive("G", "T", poll_ms=5_000, invisible_ms=60_000).bodies]
     assert sorted([*first.bodies, *rest]) == bodies
+
+
+# Failover.
+
+
+def test_a_poll_at_a_master_that_has_just_started_gets_its_messages_at_once() -> None:
+    """It arrives while the broker reads the checkpoints of its last pops."""
+    cluster, client = begun(b"1")
+    cluster.broker.restart_after(1_000)
+    start_us = cluster.world.now_us
+    found = client.receive("G", "T", poll_ms=20_000)
+    assert found.bodies == [b"1"] and cluster.world.now_us - start_us < 2_500_000
+
+
+def test_a_poll_outlives_a_restart_of_the_master() -> None:
+    cluster, client = begun()
+    waiting = client.receiving("G", "T", poll_ms=10_000)
+    start_us = cluster.world.now_us
+    cluster.run(3_000)
+    cluster.broker.restart_after(2_000)
+    other = cluster.client("c-2")
+    cluster.run(4_000)
+    assert waiting.call.status is None
+    assert code(other.send(message("T", b"1")).status) == "OK"
+    cluster.until(lambda: waiting.call.status is not None)
+    assert waiting.bodies == [b"1"]
+    cluster.broker.restart_after(2_000)
+    start_us = cluster.world.now_us
+    assert client.receive("G", "T", poll_ms=10_000).code == "MESSAGE_NOT_FOUND"
+    assert cluster.world.now_us - start_us < 10_500_000, "a second attempt has the rest of the time"
+
+
+def test_popped_messages_survive_a_restart_of_the_master() -> None:
+    cluster, client = begun(b"1", b"2")
+    found = client.receive("G", "T", invisible_ms=20_000)
+    cluster.broker.restart_after(2_000)
+    cluster.run(3_000)
+    client.ack("G", "T", found.messages[:1])
+    assert client.receive("G", "T", poll_ms=10_000).code == "MESSAGE_NOT_FOUND"
+    assert client.receive("G", "T", poll_ms=20_000).bodies == [found.bodies[1]]
+
+
+def test_a_poll_without_a_master_fails_after_its_tries() -> None:
+    cluster, client = begun(b"1")
+    cluster.broker.kill()
+    start_us = cluster.world.now_us
+    assert client.receive("G", "T", poll_ms=20_000).code == "PROXY_TIMEOUT"
+    assert 4_500_000 < cluster.world.now_us - start_us < 11_000_000

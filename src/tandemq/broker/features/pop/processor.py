@@ -159,6 +159,8 @@ class PopProcessor(Feature):
         if not self._wait(request, now):
             code = ResponseCode.POLLING_FULL if request.deadline_ms > now.mono_ms else ResponseCode.POLLING_TIMEOUT
             return command.answer(code, remark=code.name, fields=_info())
+        if not self._revival.is_loaded:
+            self.wake([request.topic])  # it is tried once the checkpoints are read
         return None
 
     def _checked_pop(self, link: Link, command: Command, fields: PopFields, now: Now) -> WaitingRequest:
