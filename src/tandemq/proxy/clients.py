@@ -82,9 +82,9 @@ class GrpcClients:
         """Number of clients."""
         return len(self._clients)
 
-    def publishes(self, topic: str) -> bool:
-        """Whether a client publishes a topic."""
-        return any(topic in client.topics for client in self._clients.values())
+    def published(self) -> set[str]:
+        """Return the topics that clients publish."""
+        return set().union(*(client.topics for client in self._clients.values()))
 
     def tell_producer(self, topic: str, command: TelemetryCommand) -> bool:
         """Send a command to a client that publishes a topic, any of them; return whether there is one."""

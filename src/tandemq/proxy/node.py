@@ -67,7 +67,7 @@ class ProxyNode:
         brokers = Brokers(routes)
         renewals = self._renewals = Renewals(routes, runner)
         self._clients = GrpcClients(brokers, random, config.clients_max, renewals.client_gone)
-        transactions = GrpcTransactions(self.client, brokers, self._clients.tell_producer)
+        transactions = self._transactions = GrpcTransactions(self.client, brokers, self._clients.tell_producer)
         producer = self.client.producer(producer_options(PRODUCER_GROUP))
         sending = Sending(brokers, producer, transactions)
         receiving = Receiving(routes, brokers, renewals, self._clients.seen)
@@ -90,6 +90,7 @@ class ProxyNode:
 
     def _sweep(self, now: Now) -> None:
         self._clients.expire(now)
+        self._transactions.forget_unpublished(self._clients.published(), now)
         self._service.forget_ended()
         self._server.probe(now)
         self._greet(now)

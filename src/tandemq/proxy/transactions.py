@@ -19,7 +19,7 @@ from tandemq.client.node import ClientNode
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import REAL_TOPIC, SendResult, StoredMessage
-from tandemq.model.transactions import FIRST_QUEUE_OFFSET, TransactionState
+from tandemq.model.transactions import TransactionState
 from tandemq.proxy.brokers import Brokers
 from tandemq.proxy.messages import received
 from tandemq.proxy.names import Caller, topic_of
@@ -38,6 +38,7 @@ from tandemq.proxy.status import OK, CallRefused
 log = logging.getLogger(__name__)
 ID_CHARACTERS_MAX = 500
 _NUMBER_DIGITS_MAX = 19
+_NUMBER_END = 1 << 63
 
 
 class TransactionId(NamedTuple):
@@ -66,7 +67,7 @@ def parse_id(text: str) -> TransactionId:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _NUMBER_DIGITS_MAX
+    return text.isascii() and text.isdecimal() and len(text) <= _NUMBER_DIGITS_MAX and int(text) < _NUMBER_END
 
 
 class GrpcTransactions:
@@ -86,6 +87,8 @@ class GrpcTransactions:
         self._routes = node.routes
         self._brokers = brokers
         self._tell_producer = tell_producer
+        self._expected: dict[str, None] = {}
+        """Topics in whose producer groups the proxy takes part."""
         self.checked = 0
         """Number of checks that were handed to clients."""
 
@@ -96,11 +99,17 @@ class GrpcTransactions:
 
     def expect_checks(self, topic: str, now: Now) -> None:
         """Take part in the producer group of a topic, so that brokers send checks of its transactions here."""
+        self._expected[topic] = None
         self._node.answer_checks(topic, self._take_check, now)
 
-    def forget_checks(self, topic: str, now: Now) -> None:
-        """Leave the producer group of a topic: no client here publishes it any more."""
-        self._node.leave_checks(topic, now)
+    def forget_unpublished(self, published: set[str], now: Now) -> None:
+        """Leave the producer groups of topics that no client publishes: another proxy has producers for their checks.
+
+        To be called every few seconds; `published`: topics that clients publish.
+        """
+        for topic in [topic for topic in self._expected if topic not in published]:
+            del self._expected[topic]
+            self._node.leave_checks(topic, now)
 
     def end(self, caller: Caller, query: EndTransactionRequest) -> Steps[EndTransactionResponse]:
         """End a transaction.
@@ -140,7 +149,7 @@ class GrpcTransactions:
     def _take_check(self, address: str, message: StoredMessage, fields: dict[str, str], _now: Now) -> None:
         topic = message.properties.get(REAL_TOPIC, "")
         broker = self._routes.name_of(address)
-        offset = message.properties.get(FIRST_QUEUE_OFFSET) or fields.get("tranStateTableOffset", "")
+        offset = fields.get("tranStateTableOffset", "")  # of the half message that the broker has stored for this check
         log_offset = fields.get("commitLogOffset", "")
         if broker is None or not _is_number(offset) or not _is_number(log_offset):
             log.warning("check of a transaction cannot be read address=%s topic=%.127s", address, topic)
