@@ -26,7 +26,8 @@ class Health:
     def __init__(self) -> None:
         """It does."""
         self._is_serving = True
-        self._watchers: dict[Call, None] = {}
+        self._watchers: dict[Call, bool] = {}
+        """Calls, and whether they watch a service that there is."""
         self.methods = {
             f"/{HEALTH}/Check": Method(self._check),
             f"/{HEALTH}/Watch": Method(self._watch),
@@ -35,8 +36,9 @@ class Health:
     def leave(self) -> None:
         """Tell all watchers that the proxy serves no more."""
         self._is_serving = False
-        for call in list(self._watchers):
-            call.send(self._response())
+        for call, is_known in list(self._watchers.items()):
+            if is_known:
+                call.send(self._response())
             call.end()
         self._watchers.clear()
 
@@ -55,16 +57,13 @@ class Health:
         service = _service_of(call, message)
         if service is None:
             return
-        if service not in ("", NAME):
-            unknown = health_pb2.HealthCheckResponse(status=_Serving.SERVICE_UNKNOWN)
-            call.send(unknown.SerializeToString())
-            return
-        self._watchers[call] = None
+        is_known = self._watchers[call] = service in ("", NAME)
         call.on_cancel = lambda _now: self._forget(call)
-        call.send(self._response())
+        unknown = health_pb2.HealthCheckResponse(status=_Serving.SERVICE_UNKNOWN)
+        call.send(self._response() if is_known else unknown.SerializeToString())
 
     def _forget(self, call: Call) -> None:
-        self._watchers.pop(call, None)
+        self._watchers.pop(call, False)
 
 
 def _service_of(call: Call, message: bytes) -> str | None:

@@ -25,8 +25,12 @@ from tandemq.proxy.protocol.messaging_pb2 import (
     QueryAssignmentResponse,
     QueryRouteRequest,
     QueryRouteResponse,
+    Resource,
 )
 from tandemq.proxy.status import OK, CallRefused
+
+REPEATED_BYTES_MAX = 4_096
+"""Maximum size of what a request has for each queue of its response."""
 
 
 class Routing:
@@ -40,10 +44,11 @@ class Routing:
         """Return the queues of a topic, with what each may be used for.
 
         Raises:
-            CallRefused: there is no such topic.
+            CallRefused: there is no such topic, or the request's endpoints are too large.
             TandemError: its route or its types cannot be had.
         """
         topic = topic_of(query.topic)
+        _check_repeated(query.topic, query.endpoints)
         route = yield from self._brokers.route(topic)
         types = yield from self._brokers.message_types(topic, caller.deadline_ms)
         queues = [
@@ -67,6 +72,7 @@ class Routing:
             TandemError: its route or the group's configuration cannot be had.
         """
         topic, group = topic_of(query.topic), group_of(query.group)
+        _check_repeated(query.topic, query.endpoints)
         route = yield from self._brokers.route(topic)
         readable = [data for data in _listed(route) if data.perm & TopicPermission.READ and data.read_queue_nums]
         if not readable:
@@ -85,6 +91,13 @@ class Routing:
             for queue_id in (range(data.read_queue_nums) if config.consume_message_orderly else (ANY_QUEUE,))
         ]
         return QueryAssignmentResponse(status=OK, assignments=assignments)
+
+
+def _check_repeated(topic: Resource, endpoints: Endpoints) -> None:
+    """Check the size of what a response repeats for each queue."""
+    if topic.ByteSize() + endpoints.ByteSize() > REPEATED_BYTES_MAX:
+        text = f"topic and endpoints have more than {REPEATED_BYTES_MAX} bytes"
+        raise CallRefused(Code.ILLEGAL_ACCESS_POINT, text)
 
 
 def _listed(route: TopicRoute) -> Iterator[QueueData]:

@@ -520,6 +520,13 @@ class ProxyCluster:
             answer = self.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields), broker)
             assert answer.code == ResponseCode.SUCCESS, answer.remark
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, at the first broker and the name server."""
+        for address in (self.broker.address, NAME_SERVER):
+            code = RequestCode.DELETE_TOPIC_IN_NAMESRV if address == NAME_SERVER else RequestCode.DELETE_TOPIC_IN_BROKER
+            answer = self.operate(ask_any_code(address, Command(code, fields={"topic": name})))
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+
     def group(self, name: str, *, is_ordered: bool = False, retries: int = 16) -> None:
         """Create or change a consumer group at all brokers."""
         config = {"groupName": name, "consumeMessageOrderly": is_ordered, "retryMaxTimes": retries}

@@ -59,12 +59,12 @@ def terminate(client: Client) -> str:
 def test_a_message_stays_invisible_while_its_client_lives() -> None:
     consuming = Consuming(b"1", b"2")
     assert consuming.handles == 2
-    consuming.live(600_000)
+    consuming.live(300_000)
     assert not consuming.others_get()
     response = consuming.client.ack("G", "T", consuming.messages)
     assert {code(entry.status) for entry in response.entries} == {"OK"}, "the first handle has expired long ago"
     assert not consuming.handles
-    consuming.live(1_900_000)
+    consuming.live(400_000)
     assert not consuming.others_get()
 
 
