@@ -138,6 +138,10 @@ class Http2Connection:
         """When the peer has last sent something."""
         self.is_probed = False
         """Whether a ping was sent since."""
+        self.marks = 0
+        """Number of the last mark that was sent."""
+        self.passed_marks = 0
+        """Number of the last mark that the peer has received."""
         settings = {
             Setting.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
             Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
@@ -340,9 +344,11 @@ class Http2Connection:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a ping of a stream")
         if self._has_sent_data:  # clients measure with one ping at a time how fast they receive
             self._has_sent_data = False
-        else:
+        elif not flags & Flag.ACK or not self.marks:
             self._nuisance()
-        if not flags & Flag.ACK:
+        if flags & Flag.ACK:
+            self.passed_marks = min(self.marks, max(self.passed_marks, int.from_bytes(payload, "big")))
+        else:
             self._out.append(frame(FrameType.PING, Flag.ACK, 0, payload))
 
     def _take_reset(self, stream: int, payload: bytes, events: list[StreamEvent]) -> None:
@@ -495,6 +501,12 @@ class Http2Connection:
         """Ask the peer for a sign of life."""
         self.is_probed = True
         self._out.append(frame(FrameType.PING, 0, 0, bytes(8)))
+
+    def mark(self) -> int:
+        """Send a ping whose answer shows that the peer has received all that was sent before; return its number."""
+        self.marks += 1
+        self._out.append(frame(FrameType.PING, 0, 0, self.marks.to_bytes(8, "big")))
+        return self.marks
 
     def leave(self) -> None:
         """Ask the peer to open no more streams; those that it has opened are served."""

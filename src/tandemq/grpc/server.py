@@ -4,8 +4,8 @@
 
 A handler is called with each whole message of a call, at once and in order. It may answer later, from any callback of
 the same turn or of a later one. If the client gives up a call, its connection is lost, or its request is refused,
-`on_cancel` is called once, also if the call is answered and the client has not taken the answer; what is sent on it
-afterwards is dropped.
+`on_cancel` is called once, also if the call is answered and the client has not received the answer, which a ping behind
+it shows; what is sent on it afterwards is dropped.
 
 Invariants: a message has at most `message_bytes_max`. The open calls of all connections, with their headers and the
 messages that have begun to arrive, have at most `open_bytes_max`: a connection with a large share is refused more, with
@@ -17,6 +17,7 @@ Source: gRPC over HTTP/2, PROTOCOL-HTTP2.md of grpc/grpc.
 """
 
 import zlib
+from collections import deque
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
@@ -80,15 +81,16 @@ class Call:
         "_server",
         "_size",
         "_stream",
+        "answered_ms",
         "deadline_ms",
         "is_over",
+        "mark",
         "metadata",
         "method",
         "on_cancel",
         "on_end",
         "peer",
         "state",
-        "untaken_ms",
     )
 
     def __init__(
@@ -119,8 +121,15 @@ class Call:
         """Called when the client of a stream sends no more messages."""
         self.state: object = None
         """For the handler."""
-        self.untaken_ms = 0
-        """When the answer was first found not to be taken."""
+        self.answered_ms = -1
+        """When the call was answered, monotonic, if it waits for the client to receive that; -1: not yet."""
+        self.mark = 0
+        """Number of the mark behind the answer; 0: the client's windows have not allowed all of it."""
+
+    @property
+    def stream(self) -> int:
+        """Number of the stream on its connection."""
+        return self._stream
 
     @property
     def link(self) -> int:
@@ -143,7 +152,7 @@ class Call:
             self._connection.finish(self._stream, _OK_TRAILERS)
         else:
             self._connection.answer(self._stream, _RESPONSE, data, _OK_TRAILERS)
-        self._keep_if_held()
+        self._keep_if_wanted()
         self._server.touch(self._link)
 
     def send(self, *messages: bytes) -> None:
@@ -168,7 +177,7 @@ class Call:
         if not self._has_headers:
             trailers = _RESPONSE + trailers
         self._connection.finish(self._stream, trailers)
-        self._keep_if_held()
+        self._keep_if_wanted()
         self._server.touch(self._link)
 
     def _finish(self) -> None:
@@ -177,8 +186,9 @@ class Call:
         self._release(self._size)
         self._data = b""
 
-    def _keep_if_held(self) -> None:
-        if self._connection.is_open(self._stream):
+    def _keep_if_wanted(self) -> None:
+        if self.on_cancel is not None or self._connection.is_open(self._stream):
+            self._link.fresh.append(self)
             self._link.untaken[self._stream] = self
             self.metadata = {}
 
@@ -305,7 +315,18 @@ class Method(NamedTuple):
 class _Link:
     """A connection and its calls."""
 
-    __slots__ = ("calls", "checked_ms", "connection", "held_bytes", "number", "open_bytes", "peer", "untaken")
+    __slots__ = (
+        "calls",
+        "checked_ms",
+        "connection",
+        "fresh",
+        "held_bytes",
+        "marked",
+        "number",
+        "open_bytes",
+        "peer",
+        "untaken",
+    )
 
     def __init__(self, number: int, peer: str, connection: Http2Connection) -> None:
         self.number = number
@@ -313,9 +334,13 @@ class _Link:
         self.connection = connection
         self.calls: dict[int, Call] = {}
         self.untaken: dict[int, Call] = {}
-        """Answered calls whose answers the client had not taken when they were last looked at, by stream."""
+        """Answered calls whose answers the client has not received as far as known, by stream."""
+        self.fresh: list[Call] = []
+        """Those that were answered in this turn."""
+        self.marked: deque[Call] = deque()
+        """Those with a mark behind their answer, in the order of their marks."""
         self.checked_ms = 0
-        """When they were."""
+        """When they were all looked at last."""
         self.held_bytes = 0
         """Bytes of answers that the client had not taken after the latest turn."""
         self.open_bytes = 0
@@ -324,7 +349,8 @@ class _Link:
     def cancel_all(self, now: Now) -> None:
         """Tell the handlers of all calls that the client is gone."""
         untaken, self.untaken = self.untaken, {}
-        for call in [*self.calls.values(), *[call for call in untaken.values() if not call.is_taken()]]:
+        passed = self.connection.passed_marks
+        for call in [*self.calls.values(), *[call for call in untaken.values() if not 0 < call.mark <= passed]]:
             call.cancel(now)
 
 
@@ -470,16 +496,23 @@ class GrpcServer:
         return sends, ended
 
     def _check_untaken(self, found: _Link, now: Now) -> None:
-        if now.mono_ms - found.checked_ms < CHECK_EVERY_MS:
-            return
-        found.checked_ms = now.mono_ms
-        for stream, call in list(found.untaken.items()):
-            if call.is_taken():
-                del found.untaken[stream]
-            elif not call.untaken_ms:
-                call.untaken_ms = now.mono_ms
-            elif now.mono_ms - call.untaken_ms > TAKE_MS_MAX:
-                del found.untaken[stream]
+        """Mark the answers that the windows have allowed, forget those that were received, drop those that wait too
+        long; all are looked at once per `CHECK_EVERY_MS`."""
+        fresh, found.fresh = found.fresh, []
+        is_time = now.mono_ms - found.checked_ms >= CHECK_EVERY_MS
+        mark = 0
+        for call in list(found.untaken.values()) if is_time else fresh:
+            if call.answered_ms < 0:
+                call.answered_ms = now.mono_ms
+            if not call.mark and call.is_taken():
+                mark = call.mark = mark or found.connection.mark()
+                found.marked.append(call)
+        while found.marked and found.marked[0].mark <= found.connection.passed_marks:
+            found.untaken.pop(found.marked.popleft().stream, None)
+        if is_time:
+            found.checked_ms = now.mono_ms
+            for call in [each for each in found.untaken.values() if now.mono_ms - each.answered_ms > TAKE_MS_MAX]:
+                del found.untaken[call.stream]
                 call.drop(now)
 
     def _make_room(self, now: Now) -> None:

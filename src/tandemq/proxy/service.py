@@ -185,6 +185,7 @@ class MessagingService:
 
     def _received(self, call: Call, caller: Caller, query: pb.ReceiveMessageRequest, ticket: Ticket[Received]) -> None:
         self._polls.pop(call, None)
+        call.on_cancel = None
         error = ticket.error
         if error is not None:
             self._deliver(call, status_of(error), [])
@@ -283,6 +284,7 @@ class MessagingService:
             self._stream_ended(call, now)
         for call in list(self._polls):
             self._polls.pop(call, None)
+            call.on_cancel = None
             self._deliver(call, _NO_MESSAGE, [])
 
 

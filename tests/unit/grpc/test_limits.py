@@ -18,7 +18,15 @@ from tandemq.codec.http2.frames import (
     settings_frame,
     window_update_frame,
 )
-from tandemq.grpc.server import CHECK_EVERY_MS, HELD_BYTES_MAX, TAKE_MS_MAX, Call, GrpcServer, GrpcStatus, Method
+from tandemq.grpc.server import (
+    CHECK_EVERY_MS,
+    HELD_BYTES_MAX,
+    TAKE_MS_MAX,
+    Call,
+    GrpcServer,
+    GrpcStatus,
+    Method,
+)
 from tests.unit.grpc.peer import LINK, Joined
 from tests.unit.grpc.raw import block_of, message_of, request, steps_of
 
@@ -270,6 +278,9 @@ def test_an_answer_taken_just_before_the_connection_is_lost_is_not_reported() ->
         call.respond(bytes(100))
     joined.settle()
     joined.raw(window_update_frame(taken.stream, 200))
+    joined.pass_ms(CHECK_EVERY_MS)
+    joined.server.probe(joined.now)
+    joined.settle()
     joined.server.closed(LINK, joined.now)
     assert handlers.cancelled == [b"left"] and taken.status == GrpcStatus.OK and left.status is None
 

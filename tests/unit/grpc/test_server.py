@@ -150,6 +150,45 @@ def test_an_answer_that_is_not_taken_is_reported() -> None:
     assert handlers.cancelled == ["a"]
 
 
+def test_an_answer_that_is_lost_with_its_connection_is_reported() -> None:
+    handlers = Handlers()
+    joined = Joined(handlers.methods)
+    joined.call(LATER, b"a")
+    handlers.waiting[0].respond(b"x")
+    sends, _ = joined.server.take_output(joined.now)
+    assert sends and handlers.cancelled == []
+    joined.server.closed(LINK, joined.now)
+    assert handlers.cancelled == ["a"], "the bytes were sent, and did not arrive"
+
+
+def test_an_answer_that_a_client_has_received_is_not_reported() -> None:
+    handlers = Handlers()
+    joined = Joined(handlers.methods)
+    calls = [joined.call(LATER, name) for name in (b"a", b"b")]
+    for waiting in handlers.waiting:
+        waiting.respond(b"x")
+    joined.settle()
+    assert [call.messages for call in calls] == [[b"x"], [b"x"]] and joined.client.pings == 1
+    joined.server.closed(LINK, joined.now)
+    assert handlers.cancelled == []
+
+
+def test_each_answer_has_its_own_time_to_be_taken() -> None:
+    """A busy connection always has answers that are not taken yet."""
+    handlers = Handlers()
+    joined = Joined(handlers.methods, window=10)
+    calls = []
+    for number in range(6):
+        calls.append(joined.call(LATER, b"%d" % number))
+        handlers.waiting[-1].respond(b"x" * 100)
+        joined.settle()
+        joined.pass_ms(TAKE_MS_MAX // 3)
+        if number:
+            joined.client.out += [window_update_frame(0, 1_000), window_update_frame(calls[-2].stream, 1_000)]
+            joined.settle()
+    assert handlers.cancelled == [] and [len(call.messages) for call in calls] == [1] * 5 + [0]
+
+
 def test_more_streams_than_allowed_are_refused() -> None:
     joined = Joined(Handlers().methods)
     calls = [joined.client.start(LATER, b"a") for _ in range(STREAMS_MAX + 5)]

@@ -273,6 +273,40 @@ def test_messages_of_a_lost_connection_come_to_others_soon() -> None:
     assert other.receive("G", "T", poll_ms=5_000).bodies == [b"1"]
 
 
+def test_messages_that_are_lost_with_a_connection_come_to_others_soon() -> None:
+    """The client connects again, and lives: its messages would be renewed for hours."""
+    cluster, client = begun()
+    client.consume("G", "T")
+    waiting = client.receiving("G", "T", poll_ms=20_000, is_renewed=True)
+    cluster.run(1_000)
+    cluster.network.block(cluster.proxy.ip, client.process.ip)
+    other = cluster.client("c-2")
+    other.send(message("T", b"1"))
+    cluster.run(100)
+    assert waiting.call.status is None
+    client.lose()
+    cluster.network.heal()
+    again = cluster.client(client.client_id)
+    again.consume("G", "T")
+    assert other.receive("G", "T", poll_ms=5_000).bodies == [b"1"]
+
+
+def test_messages_that_have_arrived_stay_with_a_client_that_connects_again() -> None:
+    cluster, client = begun(b"1")
+    client.consume("G", "T")
+    found = client.receive("G", "T", is_renewed=True)
+    cluster.run(100)
+    client.lose()
+    again = cluster.client(client.client_id)
+    again.consume("G", "T")
+    cluster.run(50_000)
+    other = cluster.client("c-2")
+    assert other.receive("G", "T").code == "MESSAGE_NOT_FOUND"
+    again.consume("G", "T")
+    cluster.run(30_000)
+    assert code(again.ack("G", "T", found.messages).status) == "OK"
+
+
 def test_messages_that_a_client_does_not_read_come_to_others() -> None:
     bodies = [Random(number).randbytes(20_000) for number in range(3)]
     for is_renewed in (False, True):
