@@ -187,10 +187,6 @@ class Brokers:
             self._groups.put(group, known, now)
         return known
 
-    def known_group(self, group: str, now: Now) -> SubscriptionGroupConfig | None:
-        """Return the configuration of a group if it was fetched lately."""
-        return self._groups.get(group, now)
-
     def _ask_any(
         self, topic: str, route: TopicRoute, make: Callable[[Now], Command], deadline_ms: int | None
     ) -> Steps[Command]:

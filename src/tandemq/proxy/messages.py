@@ -10,6 +10,8 @@ import zlib
 from hashlib import md5
 from typing import NamedTuple
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from tandemq.model import message as names
 from tandemq.model.java_types import INT32_MAX
 from tandemq.model.message import StoredMessage
@@ -38,6 +40,7 @@ _CONTROL = re.compile(r"[\x00\x03-\x1f\x7f-\x9f]")
 """Control characters but the two that separate properties."""
 YEAR_10000_MS = 253_402_300_800_000
 """End of the range of timestamps. What remoting clients store can be outside, and before 1970."""
+NUMBER_DIGITS_MAX = 15
 MESSAGE_GROUP = "__SHARDINGKEY"
 BORN_HOST = "__BORNHOST"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
@@ -254,8 +257,8 @@ def received(stored: StoredMessage, topic: Resource, handle: str, attempt: int) 
         _set_ms(system.delivery_timestamp, delivery, 0)
     if (group := get(MESSAGE_GROUP)) is not None:
         system.message_group = group
-    if (priority := get(PRIORITY)) is not None and priority.isdecimal() and int(priority) <= PRIORITY_MAX:
-        system.priority = int(priority)
+    if (priority := _number(get(PRIORITY))) is not None and priority <= PRIORITY_MAX:
+        system.priority = priority
     if (trace := get(TRACE_CONTEXT)) is not None:
         system.trace_context = trace
     if (origin := get(DEAD_LETTER_TOPIC)) is not None:
@@ -267,11 +270,16 @@ def received(stored: StoredMessage, topic: Resource, handle: str, attempt: int) 
     return Message(topic=topic, user_properties=own, system_properties=system, body=stored.body)
 
 
-def _set_ms(timestamp: object, text: str | None, otherwise_ms: int) -> None:
+def _set_ms(timestamp: Timestamp, text: str | None, otherwise_ms: int) -> None:
     """Set a timestamp from a property with milliseconds since 1970, if it is one."""
-    is_number = text is not None and text.isascii() and text.isdecimal() and len(text) <= 15
-    ms = int(text) if text is not None and is_number else otherwise_ms
-    timestamp.FromMilliseconds(max(0, min(ms, YEAR_10000_MS - 1)))  # type: ignore[attr-defined]  # of google.protobuf.Timestamp
+    ms = _number(text)
+    timestamp.FromMilliseconds(max(0, min(otherwise_ms if ms is None else ms, YEAR_10000_MS - 1)))
+
+
+def _number(text: str | None) -> int | None:
+    """Return the number in a property, which may have any text; None if it is none."""
+    is_number = text is not None and text.isascii() and text.isdecimal() and len(text) <= NUMBER_DIGITS_MAX
+    return int(text) if text is not None and is_number else None
 
 
 def _stored_kind(properties: dict[str, str]) -> MessageType:

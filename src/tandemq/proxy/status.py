@@ -48,8 +48,8 @@ class CallRefused(TandemError):
 
 
 def make_status(code: Code, text: str) -> Status:
-    """Return a status with a text of bounded length."""
-    return Status(code=code, message=text[:TEXT_CHARACTERS_MAX])
+    """Return a status with a text of bounded length; JSON of brokers may have characters that cannot be encoded."""
+    return Status(code=code, message=text[:TEXT_CHARACTERS_MAX].encode(errors="replace").decode())
 
 
 def code_of(error: TandemError) -> Code:

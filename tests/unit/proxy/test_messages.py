@@ -208,9 +208,9 @@ def test_any_stored_message_can_be_received() -> None:
         assert list(system.keys) == ["a", "b"] and system.message_id == "0A"
         assert system.dead_letter_queue.topic == "O" and not system.HasField("priority")
         assert not system.HasField("receipt_handle")
-    for decimal in ("٣", "²", "1e3", " 5", "9" * 16):
-        odd = stored({"BORN_TIMESTAMP": decimal, "_SYS_MSG_PRIORITY_": decimal})
+    for decimal in ("", "٣", "²", "1e3", " 5", "9" * 16, "9" * 5_000):
+        odd = stored({"BORN_TIMESTAMP": decimal, "_SYS_MSG_PRIORITY_": decimal, "TIMER_DELIVER_MS": decimal})
         system = received(odd, resource("T"), "", 1).system_properties
-        assert system.born_timestamp.ToMilliseconds() == WALL_MS, decimal
+        assert system.born_timestamp.ToMilliseconds() == WALL_MS and not system.HasField("priority"), decimal
     huge = stored({}, reconsume_times=(1 << 31) - 1, queue_offset=(1 << 63) - 1)
     assert received(huge, resource("T"), "", (1 << 31)).system_properties.delivery_attempt == (1 << 31) - 1
