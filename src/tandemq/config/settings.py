@@ -547,7 +547,8 @@ class ProxyConfig(MonitoringConfig):
     frame_bytes_max: int = _setting("grpcMaxInboundMessageSize", 8 * MEBIBYTE, "bytes")
     """Largest request, with all messages in it. RocketMQ's default is 130 MiB."""
     unfinished_bytes_max: int = _setting("unfinishedFramesMax", 256 * MEBIBYTE, "bytes")
-    """Memory budget for incomplete requests on all connections of one process; beyond it they are refused."""
+    """Memory budget for open calls, with their headers and incomplete requests, on all connections of one process.
+    Beyond it calls of connections with a large share are refused, or the connection with the most is closed."""
     untaken_bytes_max: int = _setting("untakenAnswersMax", 128 * MEBIBYTE, "bytes")
     """Memory budget for responses that clients have not read yet, on all connections of one process. Beyond it
     connections that read nothing are closed first, slow readers last."""

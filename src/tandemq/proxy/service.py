@@ -69,6 +69,8 @@ class MessagingService:
         self._polls: dict[Call, None] = {}
         """ReceiveMessage calls that wait for messages."""
         self._streams: dict[Call, None] = {}
+        self._settling: dict[Call, None] = {}
+        """Streams whose last settings are not answered."""
         self._is_leaving = False
         self._now = Now(0, 0)
         self.outcomes: dict[tuple[str, int], int] = {}
@@ -234,6 +236,7 @@ class MessagingService:
     def _telemetry(self, call: Call, message: bytes, now: Now) -> None:
         command = _decoded(pb.TelemetryCommand, call, message)
         if command is None:
+            self._stream_ended(call, now)
             return
         caller = caller_of(call)
         if caller is None:
@@ -241,12 +244,18 @@ class MessagingService:
             call.send(pb.TelemetryCommand(status=missing).SerializeToString())
             self._stream_ended(call, now)
         elif command.HasField("settings"):
+            if call in self._settling:
+                call.end(GrpcStatus.RESOURCE_EXHAUSTED, "settings follow settings that have not been answered")
+                self._stream_ended(call, now)
+                return
+            self._settling[call] = None
             settings = command.settings
             ticket = self._run(caller, settings, self._clients.settings(caller, call, settings), now)
             ticket.then(partial(self._settings_taken, call, caller))
         # What clients say otherwise are answers to commands that the proxy does not give.
 
     def _settings_taken(self, call: Call, caller: Caller, ticket: Ticket[pb.Settings]) -> None:
+        self._settling.pop(call, None)
         error = ticket.error
         if error is not None:
             self._count("Telemetry", code_of(error))

@@ -1,6 +1,7 @@
 """Telemetry, heartbeats, the end of clients, and a proxy that sends its clients away."""
 
 from lab.grpc_client import ClientCall
+from tandemq.grpc.server import GrpcStatus
 from tandemq.proxy.clients import BACKOFF_S, EXPIRE_MS
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.service import CLIENT_ID, NAME
@@ -279,3 +280,31 @@ def test_a_killed_proxy_leaves_its_polls_messages_to_others() -> None:
 def test_the_proxy_is_ready_once_a_name_server_responds() -> None:
     cluster, _ = begun()
     assert not cluster.proxy.node.not_ready(cluster.proxy.machine.now())
+
+
+def test_settings_that_are_sent_faster_than_answered_end_the_stream() -> None:
+    cluster = ProxyCluster()
+    cluster.topic("T")
+    client = cluster.client()
+    stream = client.telemetry()
+    publishing = pb.Publishing(topics=[resource("T")])
+    command = pb.TelemetryCommand(settings=pb.Settings(client_type=pb.ClientType.PRODUCER, publishing=publishing))
+    for _ in range(3):
+        stream.say(command)
+    subscription = pb.Subscription(group=resource("G"), subscriptions=[pb.SubscriptionEntry(topic=resource("T"))])
+    waiting = client.telemetry()
+    for _ in range(3):
+        waiting.say(pb.TelemetryCommand(settings=pb.Settings(subscription=subscription)))
+    cluster.until(lambda: waiting.call.status is not None)
+    assert waiting.call.status == GrpcStatus.RESOURCE_EXHAUSTED
+    assert stream.call.status is None and len(stream.commands) == 3, "settings of producers wait for nobody"
+
+
+def test_a_stream_that_says_what_cannot_be_decoded_is_forgotten() -> None:
+    cluster = ProxyCluster()
+    client = cluster.client()
+    call = client.start("Telemetry", is_open=True)
+    client.grpc.send(call, b"\xff\xff\xff")
+    client.process.wake()
+    cluster.until(lambda: call.status is not None)
+    assert cluster.proxy.node.streams == 0
