@@ -16,6 +16,7 @@ import copy
 import hashlib
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import threading
@@ -25,12 +26,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
-from tests.interop.java import HERE, PATIENCE, JavaJars, PeerError, java_command, java_executable
+from tests.interop.java import HERE, PATIENCE, JavaJars, Kind, PeerError, java_command, java_executable
 
 Event = dict[str, Any]
 
 _SOURCES = HERE / "driver"
-_JVM = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+SMALL_CLIENT = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 def compiled_driver(version: str) -> Path:
@@ -39,9 +40,17 @@ def compiled_driver(version: str) -> Path:
     Raises:
         PeerError: javac refused the sources.
     """
-    sources = sorted(_SOURCES.glob("*.java"))
+    return compiled("driver", "client", version, sorted(_SOURCES.glob("*.java")))
+
+
+def compiled(name: str, kind: Kind, version: str, sources: Sequence[Path]) -> Path:
+    """The directory with the classes of a program, compiled against one set of jars if its sources are new.
+
+    Raises:
+        PeerError: javac refused the sources.
+    """
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    directory = JavaJars.cache() / f"driver-{version}-{digest}"
+    directory = JavaJars.cache() / f"{name}-{version}-{digest}"
     if directory.is_dir():
         return directory
     partial = directory.with_name(f"{directory.name}.{time.monotonic_ns()}")
@@ -54,14 +63,14 @@ def compiled_driver(version: str) -> Path:
         "--release",
         "11",
         "-cp",
-        JavaJars.class_path("client", version),
+        JavaJars.class_path(kind, version),
         "-d",
         str(partial),
         *map(str, sources),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise PeerError(f"javac refused the driver for {version}:\n{done.stderr}")
+        raise PeerError(f"javac refused the {name} for {version}:\n{done.stderr}")
     try:
         partial.rename(directory)
     except OSError:
@@ -73,7 +82,7 @@ def compiled_driver(version: str) -> Path:
 class Running:
     """An order under way; its events in the order in which they were printed."""
 
-    def __init__(self, driver: JavaDriver, order_id: str, what: str) -> None:
+    def __init__(self, driver: LineDriver, order_id: str, what: str) -> None:
         self._driver = driver
         self._id = order_id
         self._what = what
@@ -125,7 +134,7 @@ class Running:
         """Wait for the end and return all events but the last.
 
         Raises:
-            PeerError: the order failed (its Java stack trace is in the message) or did not end in time.
+            PeerError: the order failed (its stack trace is in the message) or did not end in time.
         """
         within_s *= PATIENCE
         deadline = time.monotonic() + within_s
@@ -144,22 +153,18 @@ class Running:
         return "\n".join(json.dumps(event)[:300] for event in self._events[-5:]) + "\n" + self._driver.log_tail()
 
 
-class JavaDriver:
-    """A JVM with an unmodified client library that takes orders.
+class LineDriver:
+    """A process with an unmodified client library that takes orders.
 
     Args:
-        version: of the client library, 4.9.8, 5.3.3 or 5.5.0.
-        directory: home and log.
-        jvm_options: further options, for example -Drocketmq.serialize.type=ROCKETMQ.
+        name: of the process and of its log file.
+        directory: working directory and log.
         defaults: values given to every order that does not set them, for example namesrv.
     """
 
-    def __init__(
-        self, version: str, directory: Path, *, jvm_options: Sequence[str] = (), **defaults: str | int
-    ) -> None:
-        self.version = version
+    def __init__(self, name: str, directory: Path, **defaults: str | int) -> None:
+        self.name = name
         self.directory = directory.resolve()
-        self.jvm_options = tuple(jvm_options)
         self.defaults = defaults
         self._process: subprocess.Popen[str] | None = None
         self._orders: dict[str, Running] = {}
@@ -168,37 +173,44 @@ class JavaDriver:
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
 
+    def command(self) -> list[str]:
+        """Return the command line."""
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the process."""
+        return dict(os.environ)
+
     def start(self, within_s: float = 60) -> Self:
-        """Start the JVM."""
+        """Start the process."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        command = java_command(
-            "client",
-            self.version,
-            "Driver",
-            home=self.directory / "home",
-            jvm_options=[*_JVM, "-Drocketmq.client.rebalance.waitInterval=2000", *self.jvm_options],
-            first=[compiled_driver(self.version)],
-        )
+        command = self.command()
         with self._log_path.open("a") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.directory
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=self.directory,
+                env=self.environment(),
             )
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
         if not self._ready.wait(within_s * PATIENCE):
             self.close()
-            raise PeerError(f"the Java driver did not start\n{self.log_tail()}")
+            raise PeerError(f"{self.name} did not start\n{self.log_tail()}")
         return self
 
-    def at(self, namesrv: str) -> JavaDriver:
-        """The same JVM for orders that go to another name server; neither of the two need be closed apart."""
+    def at(self, namesrv: str) -> Self:
+        """The same process for orders that go to another name server; neither of the two need be closed apart."""
         other = copy.copy(self)
         other.defaults = {**self.defaults, "namesrv": namesrv}
         return other
 
     def close(self) -> None:
-        """End the JVM; orders under way are cut off."""
+        """End the process; orders under way are cut off."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -214,7 +226,7 @@ class JavaDriver:
     def begin(self, verb: str, **values: str | int | bool) -> Running:
         """Give an order and return without waiting."""
         order_id = str(next(self._ids))
-        running = Running(self, order_id, f"Java {self.version} {verb} {values}")
+        running = Running(self, order_id, f"{self.name} {verb} {str(values)[:500]}")
         self._orders[order_id] = running
         words = {**self.defaults, **values}
         text = " ".join(f"{key}={_encode(value)}" for key, value in words.items())
@@ -224,6 +236,68 @@ class JavaDriver:
     def call(self, verb: str, *, within_s: float = 60, **values: str | int | bool) -> list[Event]:
         """Give an order, wait for its end and return its events."""
         return self.begin(verb, **values).result(within_s)
+
+    def write(self, line: str) -> None:
+        """Write one line to the driver."""
+        assert self._process is not None and self._process.stdin is not None, "the driver is not started"
+        with self._lock:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+
+    def log_tail(self, count: int = 30) -> str:
+        """The last lines of what the process printed to standard error."""
+        lines = self._log_path.read_text(errors="replace").splitlines() if self._log_path.exists() else []
+        return "\n".join([f"--- {self._log_path}", *lines[-count:]])
+
+    @property
+    def _log_path(self) -> Path:
+        return self.directory / f"{self.name}.log"
+
+    def _read(self, source: IO[str]) -> None:
+        with source:
+            for line in source:
+                event: Event = json.loads(line)
+                if event["event"] == "ready":
+                    self._ready.set()
+                else:
+                    self._orders[event["id"]]._add(event)
+        for running in list(self._orders.values()):
+            running._add({"event": "gone", "text": f"{self.name} ended"})
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class JavaDriver(LineDriver):
+    """A JVM with an unmodified client library that takes orders.
+
+    Args:
+        version: of the client library, 4.9.8, 5.3.3 or 5.5.0.
+        directory: home and log.
+        jvm_options: further options, for example -Drocketmq.serialize.type=ROCKETMQ.
+        defaults: values given to every order that does not set them, for example namesrv.
+    """
+
+    def __init__(
+        self, version: str, directory: Path, *, jvm_options: Sequence[str] = (), **defaults: str | int
+    ) -> None:
+        super().__init__(f"driver-{version}", directory, **defaults)
+        self.version = version
+        self.jvm_options = tuple(jvm_options)
+
+    def command(self) -> list[str]:
+        """Return the command line."""
+        return java_command(
+            "client",
+            self.version,
+            "Driver",
+            home=self.directory / "home",
+            jvm_options=[*SMALL_CLIENT, "-Drocketmq.client.rebalance.waitInterval=2000", *self.jvm_options],
+            first=[compiled_driver(self.version)],
+        )
 
     def mqadmin(self, *arguments: str, within_s: float = 60) -> str:
         """Run one mqadmin command in this JVM; returns what it printed (mqadmin knows no exit codes).
@@ -237,39 +311,6 @@ class JavaDriver:
             attempts -= 1
             if not attempts or "RemotingTimeoutException" not in printed["text"]:
                 return str(printed["text"])
-
-    def write(self, line: str) -> None:
-        """Write one line to the driver."""
-        assert self._process is not None and self._process.stdin is not None, "the driver is not started"
-        with self._lock:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-
-    def log_tail(self, count: int = 30) -> str:
-        """The last lines of what the JVM printed to standard error."""
-        lines = self._log_path.read_text(errors="replace").splitlines() if self._log_path.exists() else []
-        return "\n".join([f"--- {self._log_path}", *lines[-count:]])
-
-    @property
-    def _log_path(self) -> Path:
-        return self.directory / f"driver-{self.version}.log"
-
-    def _read(self, source: IO[str]) -> None:
-        with source:
-            for line in source:
-                event: Event = json.loads(line)
-                if event["event"] == "ready":
-                    self._ready.set()
-                else:
-                    self._orders[event["id"]]._add(event)
-        for running in list(self._orders.values()):
-            running._add({"event": "gone", "text": "the JVM ended"})
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _encode(value: str | int | bool) -> str:

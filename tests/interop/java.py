@@ -27,7 +27,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal, Self, TypeVar
 
-Kind = Literal["client", "server", "example", "zookeeper", "kafka", "spark-kafka", "hadoop", "delta"]
+Kind = Literal[
+    "client", "server", "example", "zookeeper", "kafka", "spark-kafka", "hadoop", "delta", "proxy", "grpc-client"
+]
 T = TypeVar("T")
 Value = str | int | bool
 """Of a key in a configuration file."""
@@ -184,7 +186,7 @@ class JavaJars:
     def _download(kind: Kind, version: str, directory: Path) -> None:
         partial = directory.with_name(directory.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        what = kind if kind in ("zookeeper", "kafka", "spark-kafka", "hadoop", "delta") else "rocketmq"
+        what = "rocketmq" if kind in ("client", "server", "example", "proxy") else kind
         command = [
             os.environ.get("MAVEN", "mvn"),
             "-q",
