@@ -104,6 +104,7 @@ class Opened:
         self.name = f"{verb}{next(_numbers)}"
         self.client = client
         self.running: Running = client.begin(verb, client=self.name, **values)
+        client.opened.append(self)
         self.running.wait_for(lambda event: event["event"] == "open", within_s)
 
     def close(self, within_s: float = 60) -> Events:
@@ -211,6 +212,7 @@ class GrpcClient(LineDriver):
     def __init__(self, language: str, directory: Path, endpoints: str, **values: str | int) -> None:
         super().__init__(f"grpc-{language}", directory, endpoints=endpoints, **values)
         self.language = language
+        self.opened: list[Opened] = []
 
     def command(self) -> list[str]:
         """Return the command line."""
@@ -235,7 +237,14 @@ class GrpcClient(LineDriver):
         """Return the same process for clients of another proxy."""
         other = self.at("")
         other.defaults = {**self.defaults, "endpoints": endpoints}
+        other.opened = []
         return other
+
+    def close_all(self) -> None:
+        """Begin to close all that is open; a Java push consumer first waits for the end of its poll, up to 20 s."""
+        for each in self.opened:
+            each.running.stop()
+        self.opened.clear()
 
     def producer(self, *, within_s: float = 30, **values: str | int | bool) -> GrpcProducer:
         """Open a producer. `topics`: `,` between; `check`: how checks of transactions are answered."""

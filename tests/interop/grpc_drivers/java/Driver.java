@@ -11,6 +11,8 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
@@ -32,6 +34,7 @@ public final class Driver {
     private static final Map<String, Order> ORDERS = new ConcurrentHashMap<>();
     private static final Map<String, Object> CLIENTS = new ConcurrentHashMap<>();
     private static final Map<String, MessageView> RECEIVED = new ConcurrentHashMap<>();
+    private static final Pattern CODE = Pattern.compile("response-code=(\\d+)");
     private static final AtomicInteger KEYS = new AtomicInteger();
 
     private interface Attempt {
@@ -254,15 +257,9 @@ public final class Driver {
         return isWrapper && error.getCause() != null ? cause(error.getCause()) : error;
     }
 
-    /** The status code inside a client exception, null if there is none. */
+    /** The status code inside a client exception, null if there is none; it is only in the text. */
     private static Integer codeOf(Throwable error) {
-        for (Throwable at = error; at != null; at = at.getCause()) {
-            try {
-                return (Integer) at.getClass().getMethod("getResponseCode").invoke(at);
-            } catch (ReflectiveOperationException none) {
-                continue;
-            }
-        }
-        return null;
+        Matcher found = CODE.matcher(String.valueOf(error.getMessage()));
+        return found.find() ? Integer.valueOf(found.group(1)) : null;
     }
 }
