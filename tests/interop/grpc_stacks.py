@@ -63,6 +63,9 @@ class Stack:
     def group(self, *, ordered: bool = False, retries: int = 16) -> str:
         """Make a consumer group with a name of its own.
 
+        The Node.js client knows only exponential delays between deliveries, which an ordered group has here. With
+        others it sends a message to the dead letter queue after the first failure.
+
         Args:
             ordered: messages of a queue are delivered one after the other.
             retries: deliveries after the first one, before a message goes to the dead letter queue.
@@ -78,6 +81,11 @@ class Stack:
             "brokerId": 0,
             "whichBrokerWhenConsumeSlowly": 1,
         }
+        if ordered:
+            config["groupRetryPolicy"] = {
+                "type": "EXPONENTIAL",
+                "exponentialRetryPolicy": {"initial": 1_000, "max": 10_000, "multiplier": 2},
+            }
         answer = ask(self.broker.port, UPDATE_GROUP, {}, json.dumps(config).encode()).fields
         assert answer["code"] == 0, answer
         return name
