@@ -37,6 +37,8 @@ from tests.interop.java import HERE, REPOSITORY, JavaJars, PeerError, java_comma
 LANGUAGES = ("python", "java-5.0.7", "java-5.2.0", "node", "rust")
 """Clients, with their version where there are several: Python 5.1.2, Node.js 1.0.8, Rust 5.0.0."""
 CAN_RECALL = ("python", "java-5.2.0", "node")
+CAN_PUSH = ("python", "java-5.0.7", "java-5.2.0", "node")
+"""Those with push consumers; they can also change the invisible duration of a message."""
 
 _DRIVERS = HERE / "grpc_drivers"
 _JAVA_SOURCES = (*sorted((_DRIVERS / "java").glob("*.java")), HERE / "driver" / "Json.java")

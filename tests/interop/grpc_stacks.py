@@ -29,8 +29,9 @@ QUICK: dict[str, Value] = {
 }
 """Settings of brokers: orphaned transactions are checked within seconds, and every kind of request is permitted."""
 
-QUICK_PROXY: dict[str, Value] = {"transactionHeartbeatPeriodSecond": 1}
-"""Settings of Java proxies: brokers know the producers that answer checks within a second instead of 20."""
+QUICK_PROXY: dict[str, Value] = {"transactionHeartbeatPeriodSecond": 1, "useEndpointPortFromRequest": True}
+"""Settings of Java proxies: brokers know the producers that answer checks within a second instead of 20, and routes
+have the ports that the client was given, as proxies on one host need."""
 
 
 @dataclass(frozen=True, slots=True)
