@@ -20,6 +20,7 @@ from tandemq.proxy.protocol import messaging_pb2 as pb
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 SIZES = (40, 200, 700, 1_000, 3_000)
 BATCH = 32
+AUTHORIZATION = "MQv2-HMAC-SHA1 Credential=bench, SignedHeaders=x-mq-date-time, Signature={:040X}"
 
 
 class _Connection:
@@ -37,13 +38,16 @@ class _Connection:
             "x-mq-protocol": "v2",
             "x-mq-client-version": "5.1.2",
             "x-mq-date-time": "20261128T000000Z",
-            "x-mq-request-id": name * 2,
             "x-mq-namespace": "",
         }
         self._unsent = b""
+        self._calls = 0
 
     def call(self, method: str, request: bytes, timeout_ms: int = 10_000) -> ClientCall:
-        """Begin a call."""
+        """Begin a call; each has an id and a signature of its own, as with official clients."""
+        self._calls += 1
+        self.metadata["x-mq-request-id"] = f"{self._calls:036x}"
+        self.metadata["authorization"] = AUTHORIZATION.format(self._calls % 1000)
         return self.grpc.start(SERVICE + method, request, metadata=self.metadata, timeout_ms=timeout_ms)
 
     def flush(self) -> None:
@@ -82,6 +86,16 @@ class _Load:
                 if not data:
                     raise ConnectionError("the proxy has closed a connection")
                 key.data.grpc.receive(data)
+
+    def introduce(self, settings: pb.Settings) -> None:
+        """Send the settings of all clients, and wait for the answers."""
+        streams = []
+        for connection in self.connections:
+            command = pb.TelemetryCommand(settings=settings).SerializeToString()
+            streams.append(
+                connection.grpc.start(SERVICE + "Telemetry", command, metadata=connection.metadata, is_open=True)
+            )
+        self.run(time.perf_counter() + 10, lambda: all(stream.messages for stream in streams))
 
     def failed(self, what: str) -> None:
         """Count a failure."""
@@ -128,6 +142,8 @@ def send(load: _Load, topic: str, in_flight: int, kind: str, seconds: float, cou
 
         call.on_end = ended
 
+    publishing = pb.Publishing(topics=[pb.Resource(name=topic)])
+    load.introduce(pb.Settings(client_type=pb.ClientType.PRODUCER, publishing=publishing))
     for connection in load.connections:
         for _ in range(in_flight):
             begin(connection)
@@ -147,6 +163,11 @@ def receive(load: _Load, topic: str, group: str, in_flight: int, seconds: float)
     )
     first.on_end = lambda: found(first)
     load.run(time.perf_counter() + 10, lambda: bool(broker))
+    entry = pb.SubscriptionEntry(
+        topic=pb.Resource(name=topic), expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*")
+    )
+    subscription = pb.Subscription(group=pb.Resource(name=group), subscriptions=[entry])
+    load.introduce(pb.Settings(client_type=pb.ClientType.PUSH_CONSUMER, subscription=subscription))
     request = pb.ReceiveMessageRequest(
         group=pb.Resource(name=group),
         message_queue=pb.MessageQueue(topic=pb.Resource(name=topic), broker=pb.Broker(name=broker)),
@@ -167,8 +188,8 @@ def receive(load: _Load, topic: str, group: str, in_flight: int, seconds: float)
         if not response.HasField("message"):
             return
         system = response.message.system_properties
-        entry = pb.AckMessageEntry(message_id=system.message_id, receipt_handle=system.receipt_handle)
-        ack = pb.AckMessageRequest(topic=pb.Resource(name=topic), group=pb.Resource(name=group), entries=[entry])
+        acked_one = pb.AckMessageEntry(message_id=system.message_id, receipt_handle=system.receipt_handle)
+        ack = pb.AckMessageRequest(topic=pb.Resource(name=topic), group=pb.Resource(name=group), entries=[acked_one])
         started = time.perf_counter()
         call = connection.call("AckMessage", ack.SerializeToString())
         call.on_end = lambda: acked(call, started)

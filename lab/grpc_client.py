@@ -24,9 +24,12 @@ from tandemq.codec.http2.frames import (
     settings_frame,
     window_update_frame,
 )
-from tandemq.codec.http2.hpack import HeaderDecoder, literal
+from tandemq.codec.http2.hpack import ENTRY_OVERHEAD, TABLE_BYTES_MAX, HeaderDecoder, literal
 
 PREFIX_BYTES = 5
+FIXED_ENTRIES = 61
+ENTRIES_MAX = 60
+"""Entries that a byte can refer to."""
 
 
 class ClientCall:
@@ -80,6 +83,9 @@ class GrpcClient:
         """Settings of the server."""
         self.pings = 0
         self._decoder = HeaderDecoder(1 << 20)
+        self._table: dict[tuple[bytes, bytes], int] = {}
+        """Headers in the server's table, with their numbers in the order in which they were added."""
+        self._table_bytes = 0
         self._buffer = b""
         self._next_stream = 1
         self._frame_max = FRAME_BYTES_DEFAULT
@@ -112,10 +118,22 @@ class GrpcClient:
         }
         if timeout_ms:
             headers["grpc-timeout"] = f"{timeout_ms}m"
-        block = b"".join(literal(name.encode(), value.encode()) for name, value in headers.items())
+        block = b"".join([self._encoded(name.encode(), value.encode()) for name, value in headers.items()])
         self.out.append(frame(FrameType.HEADERS, Flag.END_HEADERS, call.stream, block))
         self.send(call, *messages, is_end=not is_open)
         return call
+
+    def _encoded(self, name: bytes, value: bytes) -> bytes:
+        """Return a header, which is added to the server's table while that has room: what recurs is a byte then."""
+        place = self._table.get((name, value))
+        if place is not None:
+            return bytes((0x80 | FIXED_ENTRIES + len(self._table) - place,))
+        size = len(name) + len(value) + ENTRY_OVERHEAD
+        if self._table_bytes + size > TABLE_BYTES_MAX or len(self._table) >= ENTRIES_MAX:
+            return literal(name, value)
+        self._table[name, value] = len(self._table)
+        self._table_bytes += size
+        return b"\x40" + literal(name, value)[1:]
 
     def send(self, call: ClientCall, *messages: bytes, is_end: bool = False) -> None:
         """Send messages of a call."""

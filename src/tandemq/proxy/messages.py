@@ -18,10 +18,17 @@ from tandemq.model.message import StoredMessage
 from tandemq.model.pop import FIRST_POP_TIME, POP_CK
 from tandemq.model.property_rules import MEANINGS, TIMER_PREFIX
 from tandemq.proxy.protocol.messaging_pb2 import (
+    DELAY,
+    FIFO,
+    GZIP,
+    IDENTITY,
+    LITE,
+    MD5,
+    NORMAL,
+    PRIORITY,
+    TRANSACTION,
     Code,
     Digest,
-    DigestType,
-    Encoding,
     Message,
     MessageType,
     Resource,
@@ -45,7 +52,7 @@ MESSAGE_GROUP = "__SHARDINGKEY"
 BORN_HOST = "__BORNHOST"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
 TRACE_CONTEXT = "TRACE_CONTEXT"
-PRIORITY = "_SYS_MSG_PRIORITY_"
+PRIORITY_PROPERTY = "_SYS_MSG_PRIORITY_"
 DEAD_LETTER_TOPIC = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_ID = "DLQ_ORIGIN_MESSAGE_ID"
 RESERVED = frozenset(
@@ -64,7 +71,7 @@ RESERVED = frozenset(
         BORN_HOST,
         BORN_TIMESTAMP,
         TRACE_CONTEXT,
-        PRIORITY,
+        PRIORITY_PROPERTY,
         DEAD_LETTER_TOPIC,
         DEAD_LETTER_ID,
         "BUYER_ID",
@@ -134,9 +141,7 @@ def prepare(message: Message, topic: str, peer: str) -> Prepared:
         pairs[BORN_TIMESTAMP] = str(milliseconds(system.born_timestamp))
     text = names.encode_properties(own | pairs)
     _check_text(text, len(own) + len(pairs))
-    return Prepared(
-        topic, kind, system.message_id, _body(message), text, system.message_group if kind == MessageType.FIFO else ""
-    )
+    return Prepared(topic, kind, system.message_id, _body(message), text, system.message_group if kind == FIFO else "")
 
 
 def kind_of(system: SystemProperties) -> MessageType:
@@ -145,34 +150,34 @@ def kind_of(system: SystemProperties) -> MessageType:
     Raises:
         CallRefused: it asks for what brokers here do not have.
     """
-    if system.HasField("lite_topic") or system.message_type == MessageType.LITE:
+    if system.HasField("lite_topic") or system.message_type == LITE:
         raise CallRefused(Code.UNSUPPORTED, "lite topics are not supported")
-    if system.message_type == MessageType.TRANSACTION:
-        return MessageType.TRANSACTION
+    if system.message_type == TRANSACTION:
+        return TRANSACTION
     if system.HasField("delivery_timestamp"):
-        return MessageType.DELAY
+        return DELAY
     if system.HasField("priority"):
-        return MessageType.PRIORITY
+        return PRIORITY
     if system.message_group:
-        return MessageType.FIFO
-    return MessageType.NORMAL
+        return FIFO
+    return NORMAL
 
 
 def _of_kind(kind: MessageType, system: SystemProperties, topic: str) -> dict[str, str]:
     """Return the properties that a type of message needs."""
-    if kind == MessageType.DELAY:
+    if kind == DELAY:
         return {names.TIMER_DELIVER_MS: str(milliseconds(system.delivery_timestamp))}
-    if kind == MessageType.PRIORITY:
+    if kind == PRIORITY:
         if not 0 <= system.priority <= PRIORITY_MAX:
             raise CallRefused(Code.BAD_REQUEST, f"the priority is {system.priority}; it must not be negative")
-        return {PRIORITY: str(system.priority)}
-    if kind == MessageType.FIFO:
+        return {PRIORITY_PROPERTY: str(system.priority)}
+    if kind == FIFO:
         group = system.message_group
         if not group.strip() or len(group.encode()) >= GROUP_BYTES_MAX:
             text = f"the message group is blank, or has {GROUP_BYTES_MAX} bytes or more"
             raise CallRefused(Code.ILLEGAL_MESSAGE_GROUP, text)
         return {MESSAGE_GROUP: group}
-    if kind == MessageType.TRANSACTION:
+    if kind == TRANSACTION:
         found = {names.TRAN_MSG: "true", names.PRODUCER_GROUP: topic}
         if system.HasField("orphaned_transaction_recovery_duration"):
             seconds = milliseconds(system.orphaned_transaction_recovery_duration) // 1000
@@ -210,7 +215,7 @@ def _check_text(text: str, count: int) -> None:
 def _body(message: Message) -> bytes:
     """Return the body, decompressed: consumers on the remoting protocol do not know gzip."""
     body = message.body
-    if message.system_properties.body_encoding == Encoding.GZIP:
+    if message.system_properties.body_encoding == GZIP:
         inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
         try:
             body = inflater.decompress(body, BODY_BYTES_MAX + 1)
@@ -238,8 +243,8 @@ def received(stored: StoredMessage, topic: Resource, handle: str, attempt: int) 
     system = SystemProperties(
         message_id=stored.unique_key or stored.offset_message_id,
         keys=stored.keys,
-        body_digest=Digest(type=DigestType.MD5, checksum=md5(stored.body, usedforsecurity=False).hexdigest().upper()),
-        body_encoding=Encoding.IDENTITY,
+        body_digest=Digest(type=MD5, checksum=md5(stored.body, usedforsecurity=False).hexdigest().upper()),
+        body_encoding=IDENTITY,
         message_type=_stored_kind(properties),
         born_host=get(BORN_HOST) or stored.born_host.rpartition(":")[0],
         store_host=stored.store_host,
@@ -257,7 +262,7 @@ def received(stored: StoredMessage, topic: Resource, handle: str, attempt: int) 
         _set_ms(system.delivery_timestamp, delivery, 0)
     if (group := get(MESSAGE_GROUP)) is not None:
         system.message_group = group
-    if (priority := _number(get(PRIORITY))) is not None and priority <= PRIORITY_MAX:
+    if (priority := _number(get(PRIORITY_PROPERTY))) is not None and priority <= PRIORITY_MAX:
         system.priority = priority
     if (trace := get(TRACE_CONTEXT)) is not None:
         system.trace_context = trace
@@ -284,9 +289,9 @@ def _number(text: str | None) -> int | None:
 
 def _stored_kind(properties: dict[str, str]) -> MessageType:
     if names.TRAN_MSG in properties:
-        return MessageType.TRANSACTION
+        return TRANSACTION
     if names.TIMER_DELIVER_MS in properties or names.DELAY in properties:
-        return MessageType.DELAY
-    if PRIORITY in properties:
-        return MessageType.PRIORITY
-    return MessageType.FIFO if MESSAGE_GROUP in properties else MessageType.NORMAL
+        return DELAY
+    if PRIORITY_PROPERTY in properties:
+        return PRIORITY
+    return FIFO if MESSAGE_GROUP in properties else NORMAL

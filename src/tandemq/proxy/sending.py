@@ -21,6 +21,7 @@ from tandemq.proxy.brokers import AGAIN_MS, REQUEST_MS, TRY_MS, Brokers
 from tandemq.proxy.messages import Prepared, prepare
 from tandemq.proxy.names import Caller, topic_of
 from tandemq.proxy.protocol.messaging_pb2 import (
+    TRANSACTION,
     Code,
     MessageType,
     RecallMessageRequest,
@@ -124,7 +125,7 @@ class Sending:
         return prepared
 
     def _send(self, caller: Caller, message: Prepared, request: SendRequest) -> Steps[SendResult | TandemError]:
-        if message.kind == MessageType.TRANSACTION:
+        if message.kind == TRANSACTION:
             self._transactions.expect_checks(message.topic, (yield from current_time()))
         try:
             if message.message_group:
@@ -158,7 +159,7 @@ class Sending:
         Behind one that failed no other message of its group is sent: it would overtake the failed one.
         """
         outcomes: list[SendResult | TandemError] = []
-        if any(each.message_group or each.kind == MessageType.TRANSACTION for each in prepared):
+        if any(each.message_group or each.kind == TRANSACTION for each in prepared):
             failed: dict[str, TandemError] = {}
             for each, request in zip(prepared, requests, strict=True):
                 outcome = failed.get(each.message_group) or (yield from self._send(caller, each, request))
@@ -186,7 +187,7 @@ class Sending:
             offset=outcome.queue_offset,
             recall_handle=outcome.recall_handle,
         )
-        if message.kind == MessageType.TRANSACTION:
+        if message.kind == TRANSACTION:
             entry.transaction_id = self._transactions.id_of(outcome)
         return entry
 
