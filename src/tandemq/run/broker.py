@@ -219,7 +219,13 @@ def member_hosts(node: Broker) -> set[str]:
 
 
 def log_open_access(config: BrokerConfig) -> None:
-    """Log a warning for each way in which replication accepts unauthenticated peers."""
+    """Log a warning for each way in which clients and replication are accepted without authentication."""
+    is_local = ip_address(config.bind_address).is_loopback
+    if not (config.authentication_enable or is_local):
+        log.warning(
+            "access: authenticationEnabled is off: any client that reaches port %d may do everything",
+            config.listen_port,
+        )
     if config.ha_classic_peers:
         log.warning(
             "replication: haClassicPeers %s may use the classic protocol, which has no authentication",
@@ -233,7 +239,7 @@ def log_open_access(config: BrokerConfig) -> None:
             "replication: haProtocol = auto without haSecretFile: this slave copies from an unauthenticated master, "
             "TandemQ or Java; set haSecretFile on both if the master is TandemQ"
         )
-    if not config.ha_secret_file and not ip_address(config.bind_address).is_loopback:
+    if not (config.ha_secret_file or is_local):
         log.warning("replication: no haSecretFile: any peer that reaches port %d can copy the log", config.ha_port)
 
 
