@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from tandemq.broker.features.pulls import processor as pulls
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import encode_properties
@@ -90,6 +91,15 @@ def test_a_poll_waits_until_a_message_arrives() -> None:
     other.send(message("T", b"now"))
     cluster.until(lambda: waiting.call.status is not None, 300)
     assert waiting.bodies == [b"now"] and waiting.code == "OK"
+
+
+def test_polls_share_the_connection_to_the_broker_and_none_waits_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their answers together are more than the broker sends on one connection in a turn."""
+    monkeypatch.setattr(pulls, "LINK_BYTES_MAX", 200_000)
+    cluster, client = begun(*[Random(number).randbytes(20_000) for number in range(60)])
+    found = [client.receiving("G", "T", batch=4, poll_ms=20_000) for _ in range(12)]
+    cluster.run(1_000)
+    assert [len(each.messages) for each in found] == [4] * 12
 
 
 def test_a_poll_ends_at_its_time_or_just_before_the_clients_deadline() -> None:

@@ -130,5 +130,9 @@ class Pulls(ABC):
         """Whether a response with messages may be sent on a connection in this turn."""
 
     @abstractmethod
+    def will_have_room(self, link: int) -> bool:
+        """Whether the next turn may send one, since the connection has taken enough of the earlier ones."""
+
+    @abstractmethod
     def note_sent(self, link: int, messages: Messages) -> None:
         """Count messages read for a response on a connection against the budget of the turn."""

@@ -129,6 +129,8 @@ class PopProcessor(Feature):
         """By topic whose waiting requests are to be tried."""
         self._tried_end = -1
         """Log offset up to which consumers could see messages when they were tried last."""
+        self._crowded: dict[int, set[str]] = {}
+        """Topics of requests that could not be answered because their connection had no room, by connection."""
         self.popped = 0
         """Messages taken since the start."""
         revival.notify_with(self._came_back)
@@ -293,7 +295,7 @@ class PopProcessor(Feature):
         """Answer a request if there are messages for it; return whether it was answered."""
         if request.is_notification:
             return self._notify(request, now)
-        if not self._pulls.has_room(request.link):
+        if not self._has_room(request):
             return False
         revive_queue = next(self._next_revive_queue) % self._queues.count
         found = self._read(request, revive_queue, now)
@@ -311,6 +313,13 @@ class PopProcessor(Feature):
         self._puts.acks.append((request.link, encode_command(answer), end, waits, 0))
         self.popped += found.count
         return True
+
+    def _has_room(self, request: WaitingRequest) -> bool:
+        """Whether a request may be answered in this turn; else its topic is tried again once there is room."""
+        has_room = self._pulls.has_room(request.link)
+        if not has_room:
+            self._crowded.setdefault(request.link, set()).add(request.topic)
+        return has_room
 
     def _notify(self, request: WaitingRequest, now: Now) -> bool:
         request.most = 1
@@ -516,6 +525,8 @@ class PopProcessor(Feature):
 
     def begin_turn(self, _turn: Turn, now: Now) -> None:
         """Try waiting requests whose topics got messages that may be seen by now."""
+        for link in [link for link in self._crowded if self._pulls.has_room(link)]:
+            self.wake(self._crowded.pop(link))
         serving = self._turn.serving
         if (
             not self._rounds
@@ -551,7 +562,7 @@ class PopProcessor(Feature):
                 tries.requests.reverse()
                 continue
             request = tries.requests.pop()
-            if not request.is_waiting or not self._pulls.has_room(request.link):
+            if not request.is_waiting or not self._has_room(request):
                 continue
             left -= self._queues_of(request)
             if self._answer(request, now):
@@ -594,6 +605,8 @@ class PopProcessor(Feature):
             visible = min(self._turn.serving.visible_end, self._store.log.written_end)
             if visible > self._tried_end:
                 return 0
+        if self._crowded and any(map(self._pulls.will_have_room, self._crowded)):
+            return 0
         return self.waiting.next_ms()
 
     def run_due(self, _turn: Turn, now: Now) -> None:
@@ -613,6 +626,7 @@ class PopProcessor(Feature):
     def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
         """See `Feature`."""
         self.waiting.drop_link(link)
+        self._crowded.pop(link, None)
 
     def on_serving_change(self, _before: Serving, serving: Serving, turn: Turn, _now: Now) -> None:
         """Refuse the waiting requests once this broker may not be read and written any more."""

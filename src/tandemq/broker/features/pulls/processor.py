@@ -167,6 +167,10 @@ class PullPath(Feature, Pulls):
         unsent = self._sent.get(link, 0) + self._outbox.backlog(link)
         return self._spent < TURN_BYTES_MAX and unsent < LINK_BYTES_MAX
 
+    def will_have_room(self, link: int) -> bool:
+        """See `Pulls`."""
+        return self._outbox.backlog(link) < LINK_BYTES_MAX
+
     def _wait(self, pull: PullRequest, turn: Turn, end: int) -> None:
         """Keep a pull until there is room; with too many waiting, tell the client to pull again."""
         pulls = self._waiting.setdefault(pull.link, deque())
@@ -190,7 +194,7 @@ class PullPath(Feature, Pulls):
         if (self._woken and not is_refused) or not self.held.is_tidy:
             return 0
         waiting = self._waiting
-        return 0 if waiting and any(self._outbox.backlog(link) < LINK_BYTES_MAX for link in waiting) else None
+        return 0 if waiting and any(map(self.will_have_room, waiting)) else None
 
     def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
         """Drop the pulls of a connection that closed."""
