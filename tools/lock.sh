@@ -1,7 +1,7 @@
 #!/bin/sh
-# Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock, -docs.lock, -console.lock and -s3.lock, with the
-# hashes of every published file, so that the locks serve each supported Python and processor. Runs on the oldest supported
-# Python: its set covers the newer ones.
+# Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock, -docs.lock, -console.lock, -s3.lock and
+# -grpc-client.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
+# the oldest supported Python: its set covers the newer ones.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -46,4 +46,12 @@ mv requirements-console.lock.tmp requirements-console.lock
         --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/s3.in
 } >requirements-s3.lock.tmp
 mv requirements-s3.lock.tmp requirements-s3.lock
+{
+    echo "# RocketMQ's Python gRPC client for the tests, in an environment of its own: its generated classes of the protocol conflict with"
+    echo '# others in one process. Made by `make lock`; do not edit.'
+    echo 'rocketmq-python-client==5.1.2' >.lock-venv/grpc-client.in
+    .lock-venv/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
+        --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/grpc-client.in
+} >requirements-grpc-client.lock.tmp
+mv requirements-grpc-client.lock.tmp requirements-grpc-client.lock
 rm -rf .lock-venv

@@ -94,10 +94,11 @@ class OurProxy(Process):
 
     def __init__(self, directory: Path, namesrv: str, port: int = 0, *, tls: tuple[Path, Path] | None = None) -> None:
         self.port = port or free_port()
-        command = [sys.executable, "-m", "tandemq", "proxy", "--name-server", namesrv]
-        command += ["--host", LOOPBACK, "--port", str(self.port)]
+        settings = {"bindAddress": LOOPBACK}
         if tls is not None:
-            command += ["--tls-cert", str(tls[0]), "--tls-key", str(tls[1])]
+            settings |= {"tls.server.certPath": str(tls[0]), "tls.server.keyPath": str(tls[1])}
+        command = [sys.executable, "-m", "tandemq", "proxy", "-n", namesrv, "-p", str(self.port)]
+        command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         super().__init__(f"proxy-ours-{self.port}", directory, command=lambda: command, ready=self.port)
 
     @property

@@ -136,9 +136,10 @@ def test_clients_continue_after_master_was_killed(kind: str, language: str, tmp_
             found.land()
 
 
-@pytest.mark.parametrize("language", CLIENTS)
+@pytest.mark.parametrize("language", ["java-5.2.0", slow("python")])
 @pytest.mark.parametrize("kind", PROXIES)
 def test_rolling_restart_of_proxies_fails_no_send(kind: str, language: str, tmp_path: Path) -> None:
+    """The Node.js client cannot be given two addresses: it resolves them as one name."""
     with ExitStack() as exits:
         servers = exits.enter_context(stack(kind, "ours", tmp_path))
         second = proxy(kind, tmp_path / "second", servers.namesrv.address, settings=QUICK_PROXY)
