@@ -208,13 +208,18 @@ class GrpcClient(LineDriver):
         language: one of `LANGUAGES`.
         directory: home and logs.
         endpoints: address of a proxy, or of several with `;` between.
+        authorities: file with the certificates of authorities that the Python and Node.js clients trust. The Java
+            clients do not verify servers.
         values: given to each order, for example tls=true.
     """
 
-    def __init__(self, language: str, directory: Path, endpoints: str, **values: str | int) -> None:
+    def __init__(
+        self, language: str, directory: Path, endpoints: str, *, authorities: Path | None = None, **values: str | int
+    ) -> None:
         super().__init__(f"grpc-{language}", directory, endpoints=endpoints, **values)
         self.language = language
         self.opened: list[Opened] = []
+        self._trusted = {} if authorities is None else {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authorities)}
 
     def command(self) -> list[str]:
         """Return the command line."""
@@ -233,7 +238,7 @@ class GrpcClient(LineDriver):
 
     def environment(self) -> dict[str, str]:
         """Return the environment: clients write their logs below their home."""
-        return {**super().environment(), "HOME": str(self.directory)}
+        return {**super().environment(), "HOME": str(self.directory), **self._trusted}
 
     def towards(self, endpoints: str) -> Self:
         """Return the same process for clients of another proxy."""

@@ -17,6 +17,8 @@ from pathlib import Path
 from tests.interop.java import HERE, LOOPBACK, SMALL_JVM, Process, Value, free_port, java_command
 
 _STARTED = "rocketmq-proxy startup successfully"
+_JVM = tuple(option for option in SMALL_JVM if not option.startswith("-Dtls."))
+"""TLS remains enabled, as it is in a Java proxy by default."""
 
 
 class JavaProxy(Process):
@@ -39,7 +41,7 @@ class JavaProxy(Process):
         port: int = 0,
         *,
         settings: Mapping[str, Value] | None = None,
-        jvm_options: Sequence[str] = SMALL_JVM,
+        jvm_options: Sequence[str] = _JVM,
     ) -> None:
         self.port = port or free_port()
         super().__init__(f"proxy-{version}-{self.port}", directory, command=self._java, ready=_STARTED)
