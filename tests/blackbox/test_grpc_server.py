@@ -1,9 +1,12 @@
 """The gRPC server on real sockets, with grpcio's client: sizes, streams, many calls, cancelled ones, its end."""
 
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import grpc
 import pytest
@@ -11,6 +14,8 @@ import pytest
 from tandemq.boundary import Closed, Event, LinkKind, Now, Opened, Turn
 from tandemq.grpc.server import Call, GrpcServer, GrpcStatus, Method
 from tandemq.real.loop import Loop
+from tandemq.real.network.tls import Tls, TlsFiles, server_context
+from tests.blackbox.certificates import Authority
 from tests.blackbox.programs import wait_until
 
 MESSAGE_BYTES_MAX = 4 << 20
@@ -95,8 +100,10 @@ def served() -> Iterator[tuple[Node, grpc.Channel]]:
 
 
 @contextmanager
-def _serving() -> Iterator[tuple[Node, int]]:
+def _serving(tls: Tls | None = None) -> Iterator[tuple[Node, int]]:
     loop = Loop()
+    if tls is not None:
+        loop.protect(LinkKind.GRPC, tls)
     node = Node(loop)
     port = loop.listen("127.0.0.1", 0, LinkKind.GRPC)
     loop.accept()
@@ -195,3 +202,16 @@ def test_a_client_that_reads_slowly_gets_all(served: tuple[Node, grpc.Channel]) 
         sizes.append(len(body))
         assert _unary(channel, "Echo")(b"between") == b"between"
     assert sizes == [1_000_000] * 40 and node.ended == []
+
+
+def test_clients_with_and_without_tls_share_a_port(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = TlsFiles(*authority.issue("proxy"))
+    tls = Tls(lambda: server_context(files, ssl.CERT_NONE, ("h2",)), None, files, is_permissive=True)
+    credentials = grpc.ssl_channel_credentials(authority.ca_file.read_bytes())
+    with _serving(tls) as (_, port):
+        address = f"127.0.0.1:{port}"
+        with grpc.secure_channel(address, credentials) as safe, grpc.insecure_channel(address) as plain:
+            for channel in (safe, plain):
+                call: Any = channel.unary_unary("/s/Echo")
+                assert call(b"hello", timeout=60) == b"hello"

@@ -96,9 +96,12 @@ def traffic(servers: Stack, language: str, endpoints: str, directory: Path) -> I
         yield found
 
 
-@pytest.mark.parametrize("language", CLIENTS)
-@pytest.mark.parametrize("kind", PROXIES)
+@pytest.mark.parametrize(
+    ("kind", "language"),
+    [("ours", "java-5.2.0"), slow(("ours", "python")), slow(("ours", "node")), slow(("5.3.3", "java-5.2.0"))],
+)
 def test_clients_continue_after_proxy_was_killed(kind: str, language: str, tmp_path: Path) -> None:
+    """With RocketMQ's proxy 5.3.3 the Python client does not come back within minutes, whatever the brokers."""
     with stack(kind, "ours", tmp_path) as servers, traffic(servers, language, servers.proxy.address, tmp_path) as found:
         servers.proxy.kill()
         servers.proxy.start()

@@ -108,10 +108,11 @@ class Http2Connection:
     """One connection: streams, windows, and frames that wait to be sent."""
 
     def __init__(self, now: Now) -> None:
-        """Begin with the server's settings; the peer's preface is expected."""
+        """Begin with the server's settings, which follow the peer's first bytes; its preface is expected."""
         self._decoder = HeaderDecoder(HEADER_BYTES_MAX)
         self._buffer = b""
         self._has_preface = False
+        self._has_received = False
         self._streams: dict[int, _Stream] = {}
         self._last_stream = 0
         self._block: list[bytes] | None = None
@@ -158,6 +159,7 @@ class Http2Connection:
             Http2Error: the peer violated the protocol or a limit; `fail` tells it.
         """
         self.received_ms = now.mono_ms
+        self._has_received = True
         self.is_probed = False
         self._forgive(now)
         if self._buffer:
@@ -523,7 +525,12 @@ class Http2Connection:
         self._out.append(goaway_frame(self._last_stream, error.error, str(error)[:200]))
 
     def take_output(self) -> list[bytes]:
-        """Return the bytes to send since the last call."""
+        """Return the bytes to send since the last call.
+
+        None before the peer's first byte, which shows whether it uses TLS: a port can serve peers with and without.
+        """
+        if not self._has_received:
+            return []
         out, self._out = self._out, []
         return out
 

@@ -10,9 +10,10 @@ from collections import deque
 
 from tandemq.model.codes import ResponseCode
 
-Waiting = tuple[int, bytes, int, int, int, ResponseCode | None, int]
+Waiting = tuple[int, bytes, int, int, int, ResponseCode | None, int, bool]
 """Connection, encoded responses, log offset they need, deadline of the flush, deadline of the replication, result of
-the replication if it is known already (None: wait for it), number of messages. A plain tuple: one per response."""
+the replication if it is known already (None: wait for it), number of messages, whether the responses stay as they are
+whatever the outcome. A plain tuple: one per response."""
 
 _OK = ResponseCode.SUCCESS
 
@@ -54,7 +55,7 @@ class Waiters:
     ) -> None:
         before = count = 0
         while queue:
-            link, answer, end, flush_due_ms, replica_due_ms, replica_code, messages = queue[0]
+            link, answer, end, flush_due_ms, replica_due_ms, replica_code, messages, is_fixed = queue[0]
             if end <= flushed and (end <= copied or replica_code is _OK) and replica_code in (None, _OK):
                 code = _OK
             else:
@@ -68,7 +69,7 @@ class Waiters:
                     self.released.append((before, count))
                 before, count = flush_due_ms, 0
             count += messages
-            done.append((link, answer, code))
+            done.append((link, answer, _OK if is_fixed else code))
         if count:
             self.released.append((before, count))
 
@@ -86,7 +87,7 @@ class Waiters:
 
 def _due_ms(waiting: Waiting, flushed: int, copied: int) -> int:
     """Return when a wait ends at the latest: when the deadline of everything still missing has passed."""
-    _, _, end, flush_due_ms, replica_due_ms, replica_code, _ = waiting
+    _, _, end, flush_due_ms, replica_due_ms, replica_code, _, _ = waiting
     if end <= flushed:
         return replica_due_ms
     return flush_due_ms if replica_code is not None or end <= copied else max(flush_due_ms, replica_due_ms)

@@ -18,7 +18,7 @@ NEVER = 1 << 62
 
 
 def waiting(end: int, since: int = 0, verdict: ResponseCode | None = None) -> Waiting:
-    return (1, b"%d" % end, end, since + FLUSH_MS, since + SLAVE_MS, verdict, 1)
+    return (1, b"%d" % end, end, since + FLUSH_MS, since + SLAVE_MS, verdict, 1, False)
 
 
 def codes(waiters: Waiters, flushed: int, copied: int, now_ms: int) -> list[ResponseCode]:
@@ -111,7 +111,7 @@ def test_deadline_is_never_in_the_past() -> None:
     for flush_ms, slave_ms in ((5_000, 3_000), (1_000, 3_000)):
         for flushed, copied in ((0, 0), (100, 0), (0, 100)):
             waiters = Waiters()
-            waiters.add((1, b"", 100, flush_ms, slave_ms, None, 1))
+            waiters.add((1, b"", 100, flush_ms, slave_ms, None, 1, False))
             for now in range(0, 6_000, 500):
                 waiters.release(flushed, copied, now)
                 due = waiters.deadline_ms()
@@ -125,3 +125,10 @@ def test_take_all_removes_all_waiting_responses() -> None:
     assert [answer for _, answer in waiters.take_all()] == [b"100", b"200"]
     assert len(waiters) == 0
     assert waiters.deadline_ms() is None
+
+
+@pytest.mark.parametrize("verdict", [None, NO_SLAVE])
+def test_response_that_promises_nothing_keeps_its_status(verdict: ResponseCode | None) -> None:
+    waiters = Waiters()
+    waiters.add((*waiting(100, verdict=verdict)[:-1], True))
+    assert codes(waiters, NEVER, 99, SLAVE_MS) == [OK]

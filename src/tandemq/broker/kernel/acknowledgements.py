@@ -18,7 +18,7 @@ from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.response import recode, send_unknown_outcomes, unknown_outcome, with_status
 from tandemq.codec.remoting.frame import encode_command
-from tandemq.engine import Ack
+from tandemq.engine import WAITS_UNCHANGED, Ack
 from tandemq.errors import StoreError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -129,7 +129,8 @@ class Acknowledgements(Feature):
             if not answers:
                 continue
             if waits and end:
-                self.waiters.add((link, answers, end, flush_due_ms, replica_due_ms, replica_code, count))
+                is_fixed = waits == WAITS_UNCHANGED
+                self.waiters.add((link, answers, end, flush_due_ms, replica_due_ms, replica_code, count, is_fixed))
             else:
                 turn.send(link, answers)
 

@@ -35,6 +35,7 @@ from tandemq.engine.python.records import (
 from tandemq.engine.python.send_engine import (
     CHECKED_BYTES_MAX,
     TIMED_BYTES_MAX,
+    WAITS_UNCHANGED,
     Ack,
     EndedHalf,
     SendEngine,
@@ -52,6 +53,7 @@ __all__ = [
     "KEY_ROW_BYTES",
     "NAME",
     "TIMED_BYTES_MAX",
+    "WAITS_UNCHANGED",
     "Ack",
     "CopiedRecord",
     "EndedHalf",

@@ -31,13 +31,15 @@ class TopicTarget:
         """Queues in use so far, by queue id."""
 
 
-Ack = tuple[int, bytes | None, int, bool, int]
+Ack = tuple[int, bytes | None, int, int, int]
 """Responses of one connection that wait for the log: link, frames, log offset, waits, messages.
 
 The frames say SUCCESS; None or empty for one-way sends. They may be sent when the log is safe up to the log offset; 0:
-nothing was stored, at once. `waits`: whether flush and replicas count as safe. `messages`: how many they acknowledge. A
-plain tuple, since one is made per connection and turn.
+nothing was stored, at once. `waits`: whether flush and replicas count as safe, or `WAITS_UNCHANGED`. `messages`: how
+many they acknowledge. A plain tuple, since one is made per connection and turn.
 """
+WAITS_UNCHANGED = 2
+"""The frames wait as others do, but promise nothing: they stay as they are if flush or replicas are late or missing."""
 
 
 TimedSend = tuple[int, int, str, bool]

@@ -30,7 +30,7 @@ from tandemq.codec.record.record import unpack_head
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import NotificationFields, PollingInfoFields, PopFields, is_true, read_fields
 from tandemq.config.settings import BrokerConfig
-from tandemq.engine import RecordChanges, copy_record
+from tandemq.engine import WAITS_UNCHANGED, RecordChanges, copy_record
 from tandemq.errors import OffsetGone, ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -309,7 +309,7 @@ class PopProcessor(Feature):
             fields["orderCountInfo"] = ";".join(found.attempts)
         body = b"".join([bytes(piece) for piece in found.buffers])
         answer = command.answer(ResponseCode.SUCCESS, remark="FOUND", fields=fields, body=body)
-        waits, end = self._turn.serving.is_elect, 0 if request.order else self._store.log.end
+        waits, end = WAITS_UNCHANGED * self._turn.serving.is_elect, 0 if request.order else self._store.log.end
         self._puts.acks.append((request.link, encode_command(answer), end, waits, 0))
         self.popped += found.count
         return True
