@@ -6,9 +6,9 @@ from typing import Any
 
 from lab.sim.world.plan import has_static_topic
 from tandemq.broker.features.static_topics import processor, pull_views
+from tandemq.broker.features.static_topics.update import StaticTopicProcessor
+from tandemq.broker.kernel.feature import Request
 from tandemq.broker.kernel.pulls import PullAnswer
-from tandemq.broker.roles import registry_role
-from tandemq.broker.roles.offset_barrier import GATED
 from tandemq.broker.state import queue_mappings as mappings
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.queue_mapping import LogicalQueue, QueueMapping, QueueSegment
@@ -109,7 +109,12 @@ def unread_end_is_unknown() -> AbstractContextManager[Any]:
 
 def confirmed_without_slaves() -> AbstractContextManager[Any]:
     """An elected master confirms a mapping that the next master may not have."""
-    return patched(registry_role, "GATED", GATED - {Code.UPDATE_AND_CREATE_STATIC_TOPIC})
+    requests = StaticTopicProcessor.requests
+
+    def without_copies(self: StaticTopicProcessor) -> dict[Code, Request]:
+        return {code: request._replace(is_copied=False) for code, request in requests(self).items()}
+
+    return patched(StaticTopicProcessor, "requests", without_copies)
 
 
 STATIC_TOPIC_SEEDS = tuple(seed for seed in range(1, 300) if has_static_topic(seed))

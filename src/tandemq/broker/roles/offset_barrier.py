@@ -3,8 +3,9 @@ it survives a kill, and in `elect` when that of every member that could be the n
 commits and queries wait until then; while a disk is full they wait until there is room. A slave joins the members in
 sync once it has the offsets that were reported before that.
 
-So do responses to changes of static topics: with the mapping before, the next master would lead logical queues that
-have moved to another group. And to deletions of topics, whose messages the next master would still have.
+So do responses to other requests with `Request.is_copied`. Changes of static topics: with the mapping before, the next
+master would lead logical queues that have moved to another group. Deletions of topics, whose messages the next master
+would still have. Changes of users and policies: it would let in a user that was deleted.
 
     commit ─► table ─► disk ─► slaves, and behind it a heartbeat ─► reported by each: all before it is saved ─► response
                                                           └► no longer the master: refused, so that the consumer
@@ -21,20 +22,9 @@ from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.serving import Serving
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.coordination.liveness import TableProgress
-from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
-GATED = frozenset(
-    {
-        Code.UPDATE_CONSUMER_OFFSET,
-        Code.ACK_MESSAGE,
-        Code.BATCH_ACK_MESSAGE,
-        Code.QUERY_CONSUMER_OFFSET,
-        Code.UPDATE_AND_CREATE_STATIC_TOPIC,
-        Code.DELETE_TOPIC_IN_BROKER,
-    }
-)
 WAITING_MAX = 10_000
 """Maximum number of responses that wait; beyond it the oldest requests are refused."""
 BEATS_KEPT = 2_048
@@ -118,7 +108,7 @@ class OffsetBarrier(Feature):
         return all(self.has(link, version) for link in links)
 
     def holds(self, version: int, links: Collection[int | None], link: int, request: Command, answer: Command) -> bool:
-        """Keep a response to a request of `GATED` until the disk and the slaves on `links` have this version.
+        """Keep a response until the disk and the slaves on `links` have this version.
 
         Returns False if they have it. A slave without a connection has nothing.
         """

@@ -31,7 +31,7 @@ from tandemq.broker.kernel.role import (
 )
 from tandemq.broker.kernel.serving import NO_LIMIT, Registered, SendRefusal, Serving
 from tandemq.broker.roles.journal import FailoverJournal
-from tandemq.broker.roles.offset_barrier import GATED, OffsetBarrier
+from tandemq.broker.roles.offset_barrier import OffsetBarrier
 from tandemq.broker.roles.offset_handover import OffsetHandover
 from tandemq.broker.roles.old_reads import old_reads
 from tandemq.broker.roles.problem_log import ProblemLog
@@ -415,11 +415,12 @@ class RegistryRole:
         return [links.get(member) for member in self.member.must_ack if member != self.member.id]
 
     def holds(self, link: int, request: Command, answer: Command) -> bool:
-        """Take over a response about offsets or a saved mapping until they are safe; False if it may be sent now.
+        """Take over a response about tables that must be copied until they are; False if it may be sent now.
 
         A refusal reports nothing and is sent at once.
         """
-        if request.code not in GATED or self._granted.refusal(self._requests[request.code].right) is not None:
+        served = self._requests[request.code]
+        if not served.is_copied or self._granted.refusal(served.right) is not None:
             return False
         if not (self.is_master or self.is_holder):
             return False

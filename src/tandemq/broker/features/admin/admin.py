@@ -79,7 +79,9 @@ class AdminProcessor(Feature):
         return {
             Code.UPDATE_AND_CREATE_TOPIC: Request(self._on_create_topic, Right.WRITE, is_saved=True),
             Code.UPDATE_AND_CREATE_TOPIC_LIST: Request(self._on_create_topics, Right.WRITE, is_saved=True),
-            Code.DELETE_TOPIC_IN_BROKER: Request(self._on_delete_topic, Right.WRITE, is_saved=True, is_recorded=True),
+            Code.DELETE_TOPIC_IN_BROKER: Request(
+                self._on_delete_topic, Right.WRITE, is_saved=True, is_recorded=True, is_copied=True
+            ),
             Code.GET_TOPIC_CONFIG: Request(self._on_topic_config),
             Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Request(self._on_create_group, Right.WRITE, is_saved=True),
             Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Request(self._on_create_groups, Right.WRITE, is_saved=True),

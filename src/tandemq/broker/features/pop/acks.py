@@ -98,8 +98,8 @@ class Acks(Feature):
     def requests(self) -> dict[Code, Request]:
         """See `Feature`."""
         return {
-            Code.ACK_MESSAGE: Request(self._on_ack, Right.WRITE),
-            Code.BATCH_ACK_MESSAGE: Request(self._on_batch, Right.WRITE),
+            Code.ACK_MESSAGE: Request(self._on_ack, Right.WRITE, is_copied=True),
+            Code.BATCH_ACK_MESSAGE: Request(self._on_batch, Right.WRITE, is_copied=True),
             Code.CHANGE_MESSAGE_INVISIBLETIME: Request(self._on_change, Right.WRITE),
         }
 

@@ -44,7 +44,9 @@ class StaticTopicProcessor(Feature):
 
     def requests(self) -> dict[Code, Request]:
         """See `Feature`."""
-        return {Code.UPDATE_AND_CREATE_STATIC_TOPIC: Request(self._on_update, Right.WRITE, is_saved=True)}
+        return {
+            Code.UPDATE_AND_CREATE_STATIC_TOPIC: Request(self._on_update, Right.WRITE, is_saved=True, is_copied=True)
+        }
 
     def _on_update(self, link: Link, command: Command, now: Now) -> Command | None:
         if not self._turn.serving.is_master:
