@@ -4,6 +4,7 @@ Source: docs/reference/requests.md, "heartbeat"; RocketMQ SubscriptionGroupConfi
 """
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -16,6 +17,30 @@ SQL_EXPRESSION = "SQL92"
 SUBSCRIBE_ALL = "*"
 LONG_TAGS = 500
 """Total number of characters above which tags are hashed with numpy."""
+RETRY_DELAYS_MAX = 100
+"""Maximum number of delays in the retry policy of a group."""
+
+
+class ExponentialRetryPolicy(msgspec.Struct, rename="camel"):
+    """Growing delays (ms) between the deliveries of a message."""
+
+    initial: Int64 = 5_000
+    max: Int64 = 7_200_000
+    multiplier: Int64 = 2
+
+
+class CustomizedRetryPolicy(msgspec.Struct, rename="camel"):
+    """Delays (ms) between the deliveries of a message, the last one for all further ones."""
+
+    next: Annotated[list[Int64], msgspec.Meta(max_length=RETRY_DELAYS_MAX)] = []
+
+
+class GroupRetryPolicy(msgspec.Struct, rename="camel"):
+    """Delays between deliveries, which a proxy passes to its gRPC clients; the broker does not use them."""
+
+    type: Literal["EXPONENTIAL", "CUSTOMIZED"] = "CUSTOMIZED"
+    exponential_retry_policy: ExponentialRetryPolicy | msgspec.UnsetType | None = msgspec.UNSET
+    customized_retry_policy: CustomizedRetryPolicy | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class SubscriptionGroupConfig(msgspec.Struct, rename="camel"):
@@ -33,6 +58,7 @@ class SubscriptionGroupConfig(msgspec.Struct, rename="camel"):
     notify_consumer_ids_changed_enable: bool = True
     group_sys_flag: Int32 = 0
     consume_timeout_minute: Int32 = 15
+    group_retry_policy: GroupRetryPolicy = msgspec.field(default_factory=GroupRetryPolicy)
     attributes: dict[str, str] = {}
 
 

@@ -20,7 +20,7 @@ from tandemq.boundary import Now
 from tandemq.client.core.operations import Steps, current_time
 from tandemq.errors import TandemError
 from tandemq.grpc.server import Call
-from tandemq.model.group import SubscriptionGroupConfig
+from tandemq.model.group import ExponentialRetryPolicy, GroupRetryPolicy, SubscriptionGroupConfig
 from tandemq.model.java_types import INT32_MAX
 from tandemq.proxy.brokers import Brokers
 from tandemq.proxy.messages import BODY_BYTES_MAX
@@ -33,6 +33,7 @@ from tandemq.proxy.protocol.messaging_pb2 import (
     MessageType,
     NotifyClientTerminationRequest,
     NotifyClientTerminationResponse,
+    RetryPolicy,
     Settings,
     TelemetryCommand,
 )
@@ -52,7 +53,8 @@ SEND_BACKOFF_MS = (10, 1_000, 2.0)
 RECEIVE_BATCH = 32
 LONG_POLLING_S = 20
 BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""Pauses between the attempts of a message whose consumption failed."""
+"""Pauses between the attempts of a message whose consumption failed, unless its group has others."""
+DELAY_MS_MAX = 7 * 86_400_000
 _LITE = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
 
 
@@ -230,9 +232,25 @@ def _complete_publishing(settings: Settings) -> None:
 def _complete_subscription(settings: Settings, config: SubscriptionGroupConfig) -> None:
     policy = settings.backoff_policy
     policy.max_attempts = min(config.retry_max_times, INT32_MAX - 1) + 1
-    policy.customized_backoff.Clear()
-    for seconds in BACKOFF_S:
-        policy.customized_backoff.next.add().FromSeconds(seconds)
+    _set_backoff(policy, config.group_retry_policy)
     settings.subscription.fifo = config.consume_message_orderly
     settings.subscription.receive_batch_size = RECEIVE_BATCH
     settings.subscription.long_polling_timeout.FromSeconds(LONG_POLLING_S)
+
+
+def _set_backoff(policy: RetryPolicy, wanted: GroupRetryPolicy) -> None:
+    """Set the delays between deliveries as the group is configured."""
+    exponential, customized = wanted.exponential_retry_policy, wanted.customized_retry_policy
+    if wanted.type == "EXPONENTIAL":
+        found = exponential or ExponentialRetryPolicy()
+        policy.exponential_backoff.initial.FromMilliseconds(_delay_ms(found.initial))
+        policy.exponential_backoff.max.FromMilliseconds(_delay_ms(found.max))
+        policy.exponential_backoff.multiplier = max(found.multiplier, 1)
+        return
+    policy.customized_backoff.Clear()
+    for delay_ms in (customized.next if customized else None) or [seconds * 1_000 for seconds in BACKOFF_S]:
+        policy.customized_backoff.next.add().FromMilliseconds(_delay_ms(delay_ms))
+
+
+def _delay_ms(wanted: int) -> int:
+    return min(max(wanted, 1), DELAY_MS_MAX)

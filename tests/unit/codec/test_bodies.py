@@ -61,6 +61,11 @@ GROUP = {
     "notifyConsumerIdsChangedEnable": True,
     "groupSysFlag": 0,
     "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {
+        "type": "EXPONENTIAL",
+        "exponentialRetryPolicy": {"initial": 1000, "max": 60000, "multiplier": 3},
+        "customizedRetryPolicy": {"next": [1000]},
+    },
     "attributes": {"+k": "v"},
 }
 TOPIC = {

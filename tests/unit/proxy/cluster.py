@@ -527,9 +527,9 @@ class ProxyCluster:
             answer = self.operate(ask_any_code(address, Command(code, fields={"topic": name})))
             assert answer.code == ResponseCode.SUCCESS, answer.remark
 
-    def group(self, name: str, *, is_ordered: bool = False, retries: int = 16) -> None:
-        """Create or change a consumer group at all brokers."""
-        config = {"groupName": name, "consumeMessageOrderly": is_ordered, "retryMaxTimes": retries}
+    def group(self, name: str, *, is_ordered: bool = False, retries: int = 16, **more: Any) -> None:
+        """Create or change a consumer group at all brokers; `more`: other properties of its configuration."""
+        config = {"groupName": name, "consumeMessageOrderly": is_ordered, "retryMaxTimes": retries} | more
         for broker in range(len(self.brokers)):
             command = Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=dumps(config))
             assert self.ask(command, broker).code == ResponseCode.SUCCESS

@@ -2,7 +2,7 @@
 
 from lab.grpc_client import ClientCall
 from tandemq.grpc.server import GrpcStatus
-from tandemq.proxy.clients import BACKOFF_S, EXPIRE_MS
+from tandemq.proxy.clients import BACKOFF_S, DELAY_MS_MAX, EXPIRE_MS
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.service import CLIENT_ID, NAME
 from tests.unit.proxy.cluster import Client, ProxyCluster, code, message, resource
@@ -63,6 +63,19 @@ def test_the_settings_of_consumers_come_back_with_those_of_their_group() -> None
             assert found.subscription.fifo == is_ordered
             assert found.subscription.receive_batch_size == 32
             assert found.subscription.long_polling_timeout.seconds == 20
+
+
+def test_backoff_of_consumers_is_that_of_their_group() -> None:
+    cluster, client = begun()
+    exponential = {"initial": 2_000, "max": 60_000, "multiplier": 3}
+    cluster.group("E", groupRetryPolicy={"type": "EXPONENTIAL", "exponentialRetryPolicy": exponential})
+    cluster.group("D", groupRetryPolicy={"type": "EXPONENTIAL"})
+    cluster.group("C", groupRetryPolicy={"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [500, -1, 1 << 62]}})
+    for group, expected in (("E", (2_000, 60_000, 3)), ("D", (5_000, 7_200_000, 2))):
+        found = client.consume(group, "T").settings.backoff_policy.exponential_backoff
+        assert (found.initial.ToMilliseconds(), found.max.ToMilliseconds(), found.multiplier) == expected
+    delays = client.consume("C", "T").settings.backoff_policy.customized_backoff.next
+    assert [delay.ToMilliseconds() for delay in delays] == [500, 1, DELAY_MS_MAX]
 
 
 def test_settings_are_answered_while_no_broker_responds() -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.unit.broker.roles.registry_group import RegistryGroup
 TOPIC = "T"
 ROOT = Credentials("root", "root-key")
 ALICE = Credentials("alice", "alice-key")
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "authentication_enable": True,
     "authorization_enable": True,
     "init_user": json.dumps({"username": ROOT.access_key, "password": ROOT.secret_key}),
