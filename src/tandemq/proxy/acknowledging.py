@@ -84,12 +84,15 @@ class Acknowledging:
         return AckMessageResponse(status=common_status(statuses), entries=entries)
 
     def _acknowledge(self, caller: Caller, group: str, topic: str, entry: AckMessageEntry) -> Steps[None]:
-        def acknowledge(receipt: Receipt) -> Steps[None]:
-            yield from self._check_current(receipt)
-            yield from self._do(caller, topic, receipt, ack_request(receipt, group, topic))
-
-        yield from self._end(caller, group, topic, parse_receipt(entry.receipt_handle), acknowledge)
+        known = parse_receipt(entry.receipt_handle)
+        yield from self._end(
+            caller, group, topic, known, lambda newest: self._do_acknowledge(caller, group, topic, newest)
+        )
         self.acknowledged += 1
+
+    def _do_acknowledge(self, caller: Caller, group: str, topic: str, receipt: Receipt) -> Steps[None]:
+        yield from self._check_current(receipt)
+        yield from self._do(caller, topic, receipt, ack_request(receipt, group, topic))
 
     def _end(
         self, caller: Caller, group: str, topic: str, known: Receipt, end: Callable[[Receipt], Steps[T]]

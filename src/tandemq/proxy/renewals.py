@@ -64,19 +64,19 @@ class Held(msgspec.Struct, eq=False):
 
 
 class Renewals:
-    """All handles that the proxy renews, by client and by the text that the client knows."""
+    """All handles that the proxy renews, by client and by the one that the client knows."""
 
     def __init__(self, routes: Routes, runner: OperationRunner) -> None:
         """None yet."""
         self._routes = routes
         self._runner = runner
-        self._clients: dict[str, dict[str, Held]] = {}
+        self._clients: dict[str, dict[Receipt, Held]] = {}
 
     def keep(self, client_id: str, group: str, topic: str, receipt: Receipt, now: Now) -> None:
         """Renew a handle until its message is ended."""
         held = self._clients.setdefault(client_id, {})
         if len(held) < HANDLES_MAX:
-            held[str(receipt)] = Held(group, topic, receipt, now.mono_ms)
+            held[receipt] = Held(group, topic, receipt, now.mono_ms)
 
     @property
     def count(self) -> int:
@@ -94,7 +94,7 @@ class Renewals:
             topic: of the message.
             receipt: that which the client knows.
         """
-        held = self._clients.get(client_id, {}).get(str(receipt)) or Held(group, topic, receipt, 0)
+        held = self._clients.get(client_id, {}).get(receipt) or Held(group, topic, receipt, 0)
         held.claims += 1
         if held.is_asked:
             renewed: Ticket[None] = Ticket()
@@ -112,7 +112,7 @@ class Renewals:
         """Forget a claimed message, whose claim lasts. `receipt`: that which the client knows."""
         held = self._clients.get(client_id)
         if held is not None:
-            held.pop(str(receipt), None)
+            held.pop(receipt, None)
             if not held:
                 del self._clients[client_id]
 
@@ -142,7 +142,7 @@ class Renewals:
             self._leave([Held(group, topic, receipt, now.mono_ms) for receipt in receipts], now)
             return
         held = self._clients.get(client_id, {})
-        found = [held.pop(text) for receipt in receipts if (text := str(receipt)) in held]
+        found = [held.pop(receipt) for receipt in receipts if receipt in held]
         if not held:
             self._clients.pop(client_id, None)
         self._leave(found, now)
