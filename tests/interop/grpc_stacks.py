@@ -61,15 +61,16 @@ class Stack:
         wait_topic(self.namesrv.port, name)
         return name
 
-    def group(self, *, ordered: bool = False, retries: int = 16) -> str:
+    def group(self, *, ordered: bool = False, retries: int = 16, exponential: bool | None = None) -> str:
         """Make a consumer group with a name of its own.
 
-        The Node.js client knows only exponential delays between deliveries, which an ordered group has here. With
-        others it sends a message to the dead letter queue after the first failure.
+        The Node.js client knows only exponential delays between deliveries. With others it sends a message to the dead
+        letter queue after the first failure. The Python client ignores them, and the number of deliveries with them.
 
         Args:
             ordered: messages of a queue are delivered one after the other.
             retries: deliveries after the first one, before a message goes to the dead letter queue.
+            exponential: whether the delays between deliveries grow exponentially; None: in an ordered group.
         """
         name = f"grpc-group-{next(_numbers)}"
         config = {
@@ -82,7 +83,7 @@ class Stack:
             "brokerId": 0,
             "whichBrokerWhenConsumeSlowly": 1,
         }
-        if ordered:
+        if ordered if exponential is None else exponential:
             config["groupRetryPolicy"] = {
                 "type": "EXPONENTIAL",
                 "exponentialRetryPolicy": {"initial": 1_000, "max": 10_000, "multiplier": 2},

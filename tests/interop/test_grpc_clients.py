@@ -355,7 +355,7 @@ def test_filters_select_messages(place: Stack, client: GrpcClient) -> None:
 @pytest.mark.parametrize("ordered", [False, True], ids=["standard", "ordered"])
 def test_message_goes_to_dead_letter_queue_after_its_attempts(place: Stack, client: GrpcClient, ordered: bool) -> None:
     topic = place.topic("FIFO" if ordered else "NORMAL", queues=1)
-    group = place.group(ordered=ordered, retries=1)
+    group = place.group(ordered=ordered, retries=1, exponential=client.language == "node" and ordered)
     producer = client.producer(topics=topic)
     values = {"message_group": "g"} if ordered else {}
     producer.send_all(["dead"], topic=topic, **values)
