@@ -8,6 +8,7 @@ files, `validation` checks values.
 
 import re
 from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
 from typing import Any
 
 from tandemq.errors import ConfigError
@@ -471,6 +472,11 @@ class BrokerConfig(MonitoringConfig):
     def replication_port(self) -> int:
         """Port to listen on for slaves; 0: any free one."""
         return self.ha_port or (self.listen_port + 1 if self.listen_port else 0)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any client of another machine may do everything: without access control, beyond the loopback."""
+        return not (self.authentication_enable or ip_address(self.bind_address).is_loopback)
 
     @property
     def static_role(self) -> str:

@@ -220,8 +220,7 @@ def member_hosts(node: Broker) -> set[str]:
 
 def log_open_access(config: BrokerConfig) -> None:
     """Log a warning for each way in which clients and replication are accepted without authentication."""
-    is_local = ip_address(config.bind_address).is_loopback
-    if not (config.authentication_enable or is_local):
+    if config.is_open:
         log.warning(
             "access: authenticationEnabled is off: any client that reaches port %d may do everything",
             config.listen_port,
@@ -239,7 +238,7 @@ def log_open_access(config: BrokerConfig) -> None:
             "replication: haProtocol = auto without haSecretFile: this slave copies from an unauthenticated master, "
             "TandemQ or Java; set haSecretFile on both if the master is TandemQ"
         )
-    if not (config.ha_secret_file or is_local):
+    if not (config.ha_secret_file or ip_address(config.bind_address).is_loopback):
         log.warning("replication: no haSecretFile: any peer that reaches port %d can copy the log", config.ha_port)
 
 

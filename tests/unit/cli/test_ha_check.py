@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.cli.ha.health import COLUMNS_MAX, faults_of, verdict
+from tandemq.cli.ha.health import COLUMNS_MAX, faults_of, open_members, open_warning, verdict
 from tandemq.cli.support.members import FoundBroker, Group
 from tandemq.run.local import LocalCluster
 from tests.unit.cli.conftest import Run
@@ -52,7 +52,13 @@ def test_pair_is_healthy_until_its_slave_is_gone(run: Run, pair: LocalCluster) -
     pair.wait_until(lambda: checked(run, pair, code=None)["healthy"])
     assert run("ha", "check", "-n", pair.name_servers).stdout == "HEALTHY: 1 group, 2 brokers\n"
     (group,) = checked(run, pair)["groups"]
-    assert group == {"broker": "broker-a", "healthy": True, "master": pair.master().broker_id, "faults": []}
+    assert group == {
+        "broker": "broker-a",
+        "healthy": True,
+        "master": pair.master().broker_id,
+        "faults": [],
+        "open": [],
+    }
     slave = 1 - pair.master().broker_id
     pair.broker(broker_id=slave).kill()
     wait_for_fault(run, pair, f"broker {slave} is away", "SYNC_MASTER 0 has no slave in sync")
@@ -205,3 +211,12 @@ def test_verdict_fits_100_columns() -> None:
     line = verdict({"a" * 90: ["x" * 200, "y"]}, 1)
     assert len(line) == COLUMNS_MAX
     assert line.endswith("… (and 1 more)")
+
+
+def test_open_members_are_warned_of() -> None:
+    group = Group("a", [static(0, isOpen=True), static(1, isOpen=False), FoundBroker("a", 2, "h:2", True)])
+    assert open_members(group) == [0]
+    assert "at a/0: authenticationEnabled is off" in (open_warning([group]) or "")
+    many = Group("b", [static(number, isOpen=True) for number in range(8)])
+    assert "a/0, b/0, b/1, b/2, b/3 and 4 more:" in (open_warning([group, many]) or "")
+    assert open_warning([Group("c", [static(0)])]) is None

@@ -71,7 +71,11 @@ class FailoverProcessor(Feature):
 
     def _on_status(self, _link: Link, command: Command, now: Now) -> Command | None:
         config, role = self._current.config, self._role()
-        table: dict[str, Any] = {"brokerName": config.broker_name, "brokerId": config.broker_id}
+        table: dict[str, Any] = {
+            "brokerName": config.broker_name,
+            "brokerId": config.broker_id,
+            "isOpen": config.is_open,
+        }
         if role is not None:
             table |= _status_table(role.member.status(now), now) | {
                 "isMaster": role.is_master,

@@ -5,7 +5,7 @@ Source: docs/guides/operations.md, "Health for scripts".
 
 import click
 
-from tandemq.cli.ha.health import faults_of, outages_of, verdict
+from tandemq.cli.ha.health import faults_of, open_members, open_warning, outages_of, verdict
 from tandemq.cli.ha.nagios import ClusterFaults, LagLimits, PluginState, plugin_line, unknown_line
 from tandemq.cli.ha.status import group_rows
 from tandemq.cli.support.exit_codes import EXIT_FAULTS
@@ -52,6 +52,8 @@ def check(
       has a damaged log;
       or does not exist, or there is no broker at all.
     Exit code 1: no name server, registry or broker answers. 2: wrong usage.
+
+    A warning on stderr names brokers that other machines reach without access control. The exit code stays.
 
     Name servers drop a group two minutes after its last broker stopped. Name the group with --broker to be warned then.
 
@@ -109,11 +111,20 @@ def _print_verdict(found: ClusterFaults, groups: list[Group], *, as_json: bool) 
     line, is_healthy = verdict(found.faults, brokers), not any(found.faults.values())
     if as_json:
         masters = {group.name: group.master.broker_id if group.master is not None else None for group in groups}
+        open_ids = {group.name: open_members(group) for group in groups}
         of_groups = [
-            {"broker": name, "healthy": not faults, "master": masters.get(name), "faults": faults}
+            {
+                "broker": name,
+                "healthy": not faults,
+                "master": masters.get(name),
+                "faults": faults,
+                "open": open_ids.get(name, []),
+            }
             for name, faults in found.faults.items()
         ]
         show_json({"healthy": is_healthy, "verdict": line, "groups": of_groups})
     else:
         click.echo(line)
+        if warning := open_warning(groups):
+            click.echo(f"tandemq: warning: {warning}", err=True)
     return 0 if is_healthy else EXIT_FAULTS

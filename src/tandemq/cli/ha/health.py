@@ -19,6 +19,8 @@ from tandemq.cli.support.members import FoundBroker, Group
 NO_MASTER = "no master"
 COLUMNS_MAX = 100
 """Maximum length of the verdict."""
+OPEN_NAMED_MAX = 5
+"""Maximum number of members that the warning about access control names."""
 _MAY_READ, _MAY_WRITE = ("FULL", "READ"), ("FULL", "WRITE")
 Rows = Sequence[Mapping[str, Any]]
 """The rows of a group, as printed by `ha status --json`."""
@@ -38,6 +40,21 @@ def faults_of(group: Group, rows: Rows) -> list[str]:
 def outages_of(group: Group, rows: Rows) -> list[str]:
     """Return the faults of a group because of which its clients are not served."""
     return [*_master_faults(group, rows)]
+
+
+def open_members(group: Group) -> list[int]:
+    """Return the ids of the members at which any client may do everything: `authenticationEnabled` is off."""
+    return sorted(found.broker_id for found in group.members if (found.failover or {}).get("isOpen"))
+
+
+def open_warning(groups: Iterable[Group]) -> str | None:
+    """Return a warning about all `open_members`; None if there are none."""
+    found = [f"{group.name}/{broker_id}" for group in groups for broker_id in open_members(group)]
+    if not found:
+        return None
+    more = f" and {len(found) - OPEN_NAMED_MAX} more" if len(found) > OPEN_NAMED_MAX else ""
+    names = ", ".join(found[:OPEN_NAMED_MAX])
+    return f"any client may do everything at {names}{more}: authenticationEnabled is off; see docs/reference/access.md"
 
 
 def verdict(faults: Mapping[str, Sequence[str]], brokers: int) -> str:

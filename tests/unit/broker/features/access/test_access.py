@@ -294,3 +294,15 @@ def test_settings_are_checked(broker: Guarded) -> None:
     ):
         with pytest.raises(ConfigError):
             validate(replace(broker.config, **change))
+
+
+@pytest.mark.parametrize(
+    ("address", "is_checked", "is_open"),
+    [("127.0.0.1", False, False), ("0.0.0.0", False, True), ("0.0.0.0", True, False)],
+)
+def test_status_says_whether_other_machines_may_do_everything(
+    address: str, is_checked: bool, is_open: bool, tmp_path: Path
+) -> None:
+    broker = Guarded(tmp_path, bind_address=address, authentication_enable=is_checked, authorization_enable=is_checked)
+    status = broker.as_user(ROOT, Code.TANDEM_FAILOVER_STATUS)
+    assert json.loads(status.body)["isOpen"] is is_open
