@@ -54,11 +54,10 @@ def _java_order(name: str) -> bytes:
 
 def is_signed(fields: Mapping[str, str], body: bytes, version: int, key: str) -> bool:
     """Whether a request has the signature of a key; takes the same time for each wrong one."""
-    given = fields.get(SIGNATURE, "")
-    old = version <= UNSIGNED_UP_TO_VERSION
-    own = {
-        name: value for name, value in fields.items() if name != SIGNATURE and not (old and name == UNIQUE_KEY_QUERY)
-    }
+    own = dict(fields)
+    given = own.pop(SIGNATURE, "")
+    if version <= UNSIGNED_UP_TO_VERSION:
+        own.pop(UNIQUE_KEY_QUERY, None)
     return hmac.compare_digest(signature_of(own, body, key).encode(), given.encode(errors="replace"))
 
 
