@@ -140,8 +140,8 @@ def test_port_taken_in_one_family_is_refused_or_another_one_is_found(monkeypatch
             bind("0.0.0.0", port)
         bound, ports = listening._bound, [0, port]  # The first free port of IPv4 is the taken one.
 
-        def next_bound(address: str, wanted: int, *, is_new: bool) -> socket.socket:
-            return bound(address, ports.pop() if address == "0.0.0.0" else wanted, is_new=is_new)
+        def next_bound(address: str, wanted: int, **options: bool) -> socket.socket:
+            return bound(address, ports.pop() if address == "0.0.0.0" else wanted, **options)
 
         monkeypatch.setattr(listening, "has_ipv6", lambda: True)
         monkeypatch.setattr(listening, "_bound", next_bound)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ("__pycache__", "*.pyc", "*.so", "engine.c")
 """What builds leave behind."""
-SOURCES = {".pyx", ".pxi", ".h"}
+SOURCES = {".pyx", ".pxi", ".h", ".proto"}
 """What the compiled engine is made of."""
 
 
@@ -104,7 +104,7 @@ def test_wheel_carries_every_module_types_and_licence_and_nothing_else(wheel: Pa
     assert len(compiled) == (NAME == "compiled")
     assert package - compiled == {p.relative_to(source).as_posix() for p in files}
     pages = source / "tandemq" / "console"
-    others = {p.name for p in files if p.suffix != ".py" and pages not in p.parents}
+    others = {p.name for p in files if p.suffix not in (".py", ".pyi") and pages not in p.parents}
     assert others == {"py.typed", "log4j2.properties", "gold.sql"}
     assert not [n for n in names if "mutation" in n], "mutations are tests"
     # Beside it, the modules by which Spark finds our sources: it looks for packages called pyspark_….
