@@ -49,7 +49,7 @@ class _EntryBody(msgspec.Struct, rename="camel"):
     resource: str
     actions: list[str] = []
     source_ips: list[str] | None = None
-    decision: Literal["Allow", "Deny"] = "Allow"
+    decision: str = "Allow"
 
 
 class _PolicyBody(msgspec.Struct, rename="camel"):
@@ -154,7 +154,12 @@ class AccessProcessor(Feature):
             Policy(
                 policy.policy_type or CUSTOM,
                 tuple(
-                    PolicyEntry(entry.resource, tuple(entry.actions), entry.decision, tuple(entry.source_ips or ()))
+                    PolicyEntry(
+                        entry.resource,
+                        tuple(entry.actions),
+                        _decision(entry.decision),
+                        tuple(entry.source_ips or ()),
+                    )
                     for entry in policy.entries
                 ),
             )
@@ -233,3 +238,13 @@ def _shown_acl(name: str, policies: tuple[Policy, ...]) -> dict[str, Any]:
         ],
         "subject": SUBJECT_PREFIX + name,
     }
+
+
+def _decision(text: str) -> Literal["Allow", "Deny"]:
+    """Return a decision, which mqadmin sends as the user has written it."""
+    match text.lower():
+        case "allow":
+            return "Allow"
+        case "deny":
+            return "Deny"
+    raise ProtocolError(f"the decision {text[:40]!r} is neither Allow nor Deny")
