@@ -40,6 +40,7 @@ from rocketmq.grpc_protocol import FilterType
 
 _out = threading.Lock()
 BODY_MAX = 2_000
+STARTS_MAX = 5
 
 
 def print_event(order: str, event: str, **values: object) -> None:
@@ -154,9 +155,27 @@ class Checker(TransactionChecker):
         }.get(resolution, TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED)
 
 
-def stay(order: Order, client: Any) -> None:
-    """Start a client, and shut it down when the order is stopped."""
+def started(make: Callable[[], Any]) -> Any:
+    """Return a running client.
+
+    The first stream of a client that starts beside others may lack an event loop. A push consumer then waits 10 s for
+    its settings, and fails with an AttributeError; a new one starts.
+    """
+    for _ in range(STARTS_MAX - 1):
+        client = make()
+        try:
+            client.startup()
+        except AttributeError:
+            continue
+        return client
+    client = make()
     client.startup()
+    return client
+
+
+def stay(order: Order, make: Callable[[], Any]) -> None:
+    """Start a client, and shut it down when the order is stopped."""
+    client = started(make)
     clients[order.text("client")] = Client(client)
     order.emit("open", clientId=str(client.client_id))
     order.stopped.wait()
@@ -168,14 +187,15 @@ def producer(order: Order) -> None:
     """Open a producer."""
     checker = Checker(order) if order.text("check") else None
     topics = [topic for topic in order.text("topics").split(",") if topic]
-    stay(order, Producer(order.configuration(), topics, checker, order.tls))
+    stay(order, lambda: Producer(order.configuration(), topics, checker, order.tls))
 
 
 def simple(order: Order) -> None:
     """Open a simple consumer."""
     await_s = order.number("await_ms", 10_000) // 1000
     configuration, subscription = order.configuration(), order.subscription()
-    stay(order, SimpleConsumer(configuration, order.text("group"), subscription, await_s, tls_enable=order.tls))
+    group = order.text("group")
+    stay(order, lambda: SimpleConsumer(configuration, group, subscription, await_s, tls_enable=order.tls))
 
 
 def push(order: Order) -> None:
@@ -183,10 +203,12 @@ def push(order: Order) -> None:
     configuration, subscription = order.configuration(), order.subscription()
     listener, threads = Listener(order), order.number("threads", 4)
     group = order.text("group")
-    consumer = PushConsumer(
-        configuration, group, listener, subscription, consumption_thread_count=threads, tls_enable=order.tls
+    stay(
+        order,
+        lambda: PushConsumer(
+            configuration, group, listener, subscription, consumption_thread_count=threads, tls_enable=order.tls
+        ),
     )
-    stay(order, consumer)
 
 
 def prepared(order: Order, body: bytes) -> Message:
