@@ -6,7 +6,7 @@ they see passwords.
 Source: docs/reference/access.md; RocketMQ AdminBrokerProcessor, UserConverter, AclConverter.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -34,15 +34,19 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
+T = TypeVar("T", bound=str)
 BODY_BYTES_MAX = 1 << 20
+USER_TYPES: tuple[Literal["Super", "Normal"], ...] = ("Super", "Normal")
+USER_STATES: tuple[Literal["enable", "disable"], ...] = ("enable", "disable")
+DECISIONS: tuple[Literal["Allow", "Deny"], ...] = ("Allow", "Deny")
 
 
 class _UserBody(msgspec.Struct, rename="camel"):
     """Body of a request that creates or changes a user; None: as it is."""
 
     password: str | None = None
-    user_type: Literal["Super", "Normal"] | None = None
-    user_status: Literal["enable", "disable"] | None = None
+    user_type: str | None = None
+    user_status: str | None = None
 
 
 class _EntryBody(msgspec.Struct, rename="camel"):
@@ -115,8 +119,8 @@ class AccessProcessor(Feature):
         user = AclUser(
             known.username,
             known.password if body.password is None else body.password,
-            body.user_type or known.user_type,
-            body.user_status or known.user_status,
+            known.user_type if body.user_type is None else _one_of(USER_TYPES, body.user_type),
+            known.user_status if body.user_status is None else _one_of(USER_STATES, body.user_status),
         )
         if not user.password.strip() or len(user.password) > PASSWORD_CHARACTERS_MAX:
             return _refused(command, f"password can not be blank, nor longer than {PASSWORD_CHARACTERS_MAX} characters")
@@ -157,7 +161,7 @@ class AccessProcessor(Feature):
                     PolicyEntry(
                         entry.resource,
                         tuple(entry.actions),
-                        _decision(entry.decision),
+                        _one_of(DECISIONS, entry.decision),
                         tuple(entry.source_ips or ()),
                     )
                     for entry in policy.entries
@@ -240,11 +244,9 @@ def _shown_acl(name: str, policies: tuple[Policy, ...]) -> dict[str, Any]:
     }
 
 
-def _decision(text: str) -> Literal["Allow", "Deny"]:
-    """Return a decision, which mqadmin sends as the user has written it."""
-    match text.lower():
-        case "allow":
-            return "Allow"
-        case "deny":
-            return "Deny"
-    raise ProtocolError(f"the decision {text[:40]!r} is neither Allow nor Deny")
+def _one_of(known: tuple[T, ...], text: str) -> T:
+    """Return a word in the form that is stored; mqadmin sends it as the user has written it."""
+    for word in known:
+        if word.lower() == text.lower():
+            return word
+    raise ProtocolError(f"{text[:40]!r} is none of {', '.join(known)}")

@@ -306,3 +306,11 @@ def test_status_says_whether_other_machines_may_do_everything(
     broker = Guarded(tmp_path, bind_address=address, authentication_enable=is_checked, authorization_enable=is_checked)
     status = broker.as_user(ROOT, Code.TANDEM_FAILOVER_STATUS)
     assert json.loads(status.body)["isOpen"] is is_open
+
+
+def test_words_of_users_and_policies_are_taken_in_upper_and_lower_case(broker: Guarded) -> None:
+    broker.create(ALICE, "NORMAL")
+    assert broker.allow(ALICE, "Topic:T", "PUB", decision="ALLOW").code == ResponseCode.SUCCESS
+    assert broker.send_as(ALICE) == ResponseCode.SUCCESS
+    wrong = broker.allow(ALICE, "Topic:T", "Pub", decision="Perhaps")
+    assert wrong.code != ResponseCode.SUCCESS and "Allow, Deny" in (wrong.remark or "")
