@@ -3,7 +3,7 @@
     python -m bench.grpc                     about 5 minutes
     python -m bench.grpc --rounds 1 --seconds 4
 
-Each cell runs on one proxy and then on the other, for as many rounds. It prints messages per second, CPU time of the
+All cells run on one proxy and then on the other, for as many rounds. It prints messages per second, CPU time of the
 proxy per message, latency, and the ratio of the CPU times: what a proxy does on a core. The load generator and the
 broker use the machine's other cores, so that messages per second depend on them too.
 """
@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -71,12 +71,12 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def _load(cell: Cell, front: Proxy, seconds: float, group: str, *, count: int = 0) -> dict[str, float]:
+def _load(cell: Cell, front: Proxy, seconds: float, group: str, *, count: int = 0) -> dict[str, Any]:
     command = [sys.executable, "-m", "bench.grpc_load", cell.what, front.address, "--topic", cell.topic]
     command += ["--connections", str(cell.connections), "--in-flight", str(cell.in_flight), "--kind", cell.kind]
     command += ["--seconds", str(seconds), "--group", group, "--count", str(count)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    figures: dict[str, float] = json.loads(done.stdout)
+    figures: dict[str, Any] = json.loads(done.stdout)
     return figures
 
 
@@ -88,7 +88,7 @@ def _measure(cell: Cell, front: Proxy, seconds: float, group: str) -> Figure:
     before = _cpu_s(front.pid)
     found = _load(cell, front, seconds, group)
     cpu_us = (_cpu_s(front.pid) - before) * 1e6 / max(1, found["messages"])
-    failures = sum(found["failures"].values())  # type: ignore[attr-defined]
+    failures = sum(found["failures"].values())
     return Figure(found["messages"] / found["seconds"], cpu_us, found["p50"], found["p99"], failures)
 
 
@@ -105,10 +105,10 @@ def _cluster(directory: Path) -> Iterator[ChildCluster]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.grpc", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each cell, of which the median counts")
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of a measurement")
     parser.add_argument("--only", default="", help="part of the names of the cells")
-    parser.add_argument("--proxies", default=f"ours,{JAVA}")
+    parser.add_argument("--proxies", default=f"ours,{JAVA}", help="comma list of ours and versions of Java's proxy")
     args = parser.parse_args()
     kinds = args.proxies.split(",")
     figures: dict[tuple[str, str], list[Figure]] = {}

@@ -22,6 +22,7 @@ import subprocess
 import threading
 import time
 import urllib.parse
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
@@ -153,7 +154,7 @@ class Running:
         return "\n".join(json.dumps(event)[:300] for event in self._events[-5:]) + "\n" + self._driver.log_tail()
 
 
-class LineDriver:
+class LineDriver(ABC):
     """A process with an unmodified client library that takes orders.
 
     Args:
@@ -173,9 +174,9 @@ class LineDriver:
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
 
+    @abstractmethod
     def command(self) -> list[str]:
         """Return the command line."""
-        raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the process."""

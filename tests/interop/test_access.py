@@ -79,10 +79,10 @@ def test_signed_requests_of_java_are_accepted_and_others_refused(as_user: Callab
     root = as_user(ROOT)
     assert "success" in root("updateTopic", "-t", TOPIC, "-r", "4", "-w", "4")
     assert "success" in root("createUser", "-u", "dave", "-p", "dave-key", "-t", "Normal")
-    dave, stranger = as_user(("dave", "dave-key")), as_user(("dave", "wrong"))
+    dave, with_wrong_key = as_user(("dave", "dave-key")), as_user(("dave", "wrong"))
     refused = dave("updateTopic", "-t", "Other", "-r", "1", "-w", "1")
     assert "has no permission to access Topic:Other" in refused, refused
-    assert "authentication failed" in stranger("updateTopic", "-t", "Other", "-r", "1", "-w", "1")
+    assert "authentication failed" in with_wrong_key("updateTopic", "-t", "Other", "-r", "1", "-w", "1")
     assert "no permission" in dave("getBrokerConfig")
     assert "success" in root("createAcl", "-s", "User:dave", "-r", "Topic:Oth*", "-a", "Create", "-d", "Allow")
     assert "success" in dave("updateTopic", "-t", "Other", "-r", "1", "-w", "1")

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random, SystemRandom
 from socket import gethostname
 
@@ -153,7 +154,7 @@ class ProxyGroup:
         """
         for number in range(self.config.processes):
             read, write = os.pipe()
-            self._start(number, lambda: void(os.write(write, b"ready")))  # noqa: B023  # called before the next one
+            self._start(number, partial(os.write, write, b"ready"))
             os.close(write)
             is_ready = bool(os.read(read, 8))
             os.close(read)
@@ -162,7 +163,7 @@ class ProxyGroup:
                 self.run()
                 raise ConfigError(f"process {number} of the proxy did not start")
 
-    def _start(self, number: int, ready: Callable[[], None]) -> None:
+    def _start(self, number: int, ready: Callable[[], object]) -> None:
         process = os.fork()
         if process:
             self._running[process] = number
@@ -177,7 +178,7 @@ class ProxyGroup:
         finally:
             os._exit(code)
 
-    def _serve(self, number: int, ready: Callable[[], None]) -> int:
+    def _serve(self, number: int, ready: Callable[[], object]) -> int:
         """Serve in a process of its own, until a signal."""
         config = self.config
         if config.scrape_port > 0:
@@ -218,7 +219,3 @@ class ProxyGroup:
     def _signal(self, number: int) -> None:
         for process in list(self._running):
             os.kill(process, number)
-
-
-def void(_value: object) -> None:
-    """Ignore a value, in a lambda that must return None."""

@@ -185,7 +185,7 @@ def test_any_frames_leave_the_server_in_order(mutation: float) -> None:
 
 
 def _check_output(sent: bytes) -> None:
-    """Check that a peer finds only what it may: nothing behind the end of a stream but a reset."""
+    """Check the frames of each stream: after END_STREAM only RST_STREAM."""
     ended: set[int] = set()
     decoder = hpack.Decoder()
     for each in frames_of(sent):

@@ -307,7 +307,7 @@ def needs_of(command: Command, cluster: str) -> list[Need] | None:
     """Return what a request needs; None: only super users may send it.
 
     Raises:
-        ProtocolError: the request does not name what it is about.
+        ProtocolError: a field that names its topic or group is missing or malformed.
     """
     found = NEEDS.get(command.code)
     if found is None:
@@ -317,4 +317,4 @@ def needs_of(command: Command, cluster: str) -> list[Need] | None:
     try:
         return list(dict.fromkeys(found(command)))
     except (KeyError, TypeError, AttributeError, ValueError, msgspec.MsgspecError) as error:
-        raise ProtocolError(f"the request does not name what it is about: {error!r}") from error
+        raise ProtocolError(f"a field that names a topic or group is missing or malformed: {error!r}") from error
