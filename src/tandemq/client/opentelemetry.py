@@ -174,7 +174,9 @@ def _of_message(message: Message) -> _Attributes:
 def _type(message: Message) -> str:
     if message.properties.get(TRAN_MSG) == "true":
         return "transaction"
-    return "delay" if message.is_delayed else "normal"
+    if message.is_delayed:
+        return "delay"
+    return "normal" if message.priority is None else "priority"
 
 
 def _of_delivery(message: StoredMessage, queue: MessageQueue) -> _Attributes:

@@ -142,7 +142,7 @@ _BROKER_5_5 = """
     liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxClientEventCount maxLiteSubscriptionCount
     maxMessageFilterNumForNotification maxRocksDBIndexQueryDays metricsExportBatchMaxDataPoints minLiteTTl
     persistConsumerOffsetIncrementally popFromRetryProbabilityForPriority popPollingMapExpireTimeSeconds
-    popReviveConcurrency popReviveSkipIfGroupAbsent priorityOrderAsc sharedByteBufferNum splitMetadataSize
+    popReviveConcurrency popReviveSkipIfGroupAbsent sharedByteBufferNum splitMetadataSize
     timerRecallToTimelineEnable timerRecallToTimeWheelEnable timerReputServiceCorePoolSize
     timerReputServiceMaxPoolSize timerReputServiceQueueCapacity timerRocksDBEnable timerRocksDBPrecisionMs
     timerRocksDBRollIntervalHours timerRocksDBRollMaxTps timerRocksDBRollRangeHours timerRocksDBStopScan

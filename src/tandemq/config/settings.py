@@ -340,6 +340,8 @@ class BrokerConfig(MonitoringConfig):
     """Whether pops still read the topics of the older form while `enableRetryTopicV2` is set."""
     pop_from_retry_percent: int = _setting("popFromRetryProbability", 20, "percent", live=True)
     """Share of pops that read the retry topic first; the others read it last."""
+    priority_ascends: bool = _setting("priorityOrderAsc", True, live=True)
+    """Whether the highest queue of a topic with `message.type=PRIORITY` has the highest priority, else the lowest."""
     waiting_pops_max: int = _setting("maxPopPollingSize", 100_000, live=True)
     """Maximum number of pops that wait for messages; further ones are answered at once."""
     waiting_pops_of_queue_max: int = _setting("popPollingSize", 1_024, live=True)

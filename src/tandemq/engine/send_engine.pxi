@@ -63,6 +63,17 @@ cdef bint read_send(int form, Bytes data, Py_ssize_t size, Send *send) noexcept:
     )
 
 
+cdef bint choose_queue(Send *send, TopicTarget topic, const Properties *found) noexcept:
+    """Choose the queue by the priority of a message; False if it is unusual."""
+    cdef int64_t priority
+    if found.is_half or found.delay.size or found.timer_kind or found.has_sharding_key:
+        return False
+    if not read_number(found.priority, INT32_MAX_VALUE, &priority):
+        return False
+    send.queue_id = min(priority, <int64_t>topic.write_queue_nums - 1)
+    return True
+
+
 cdef class SendEngine:
     cdef dict topics
     cdef bytes store_host, store_host_hex, region, region_json, trace_on, common_pairs, broker_name
@@ -229,11 +240,14 @@ cdef class SendEngine:
         cdef TopicTarget stored_in = topic
         cdef QueueTail queue
         cdef PyObject *there
-        cdef int64_t queue_id = send.queue_id, level = 0, code, log_offset, queue_offset, out_ms = AT_ONCE
+        cdef int64_t queue_id, level = 0, code, log_offset, queue_offset, out_ms = AT_ONCE
         cdef Py_ssize_t size
         self.kept.size = self.handle.size = 0
         if not keep_properties(raw, False, &self.kept, &found):
             return 0
+        if found.priority.size and not choose_queue(send, topic, &found):
+            return 0
+        queue_id = send.queue_id
         if found.named.unique.size and send.form == 0 and not is_plain_json(found.named.unique):
             return 0
         if found.is_half:

@@ -4,10 +4,12 @@ cdef struct Properties:
     Named named
     Text delay
     Text timer
+    Text priority
     int timer_kind  # What asks for a time of delivery; PLAIN: nothing.
     bint waits
     bint is_half  # of a transaction
     bint has_group
+    bint has_sharding_key
 
 
 cdef inline bint is_false(Text value) noexcept:
@@ -32,9 +34,10 @@ cdef int keep_properties(Text raw, bint is_batch, Buffer *kept, Properties *foun
     found.named = find_named(NULL, 0)
     found.delay.size = 0
     found.delay.data = NULL
+    found.priority.size = 0
     found.timer_kind = PLAIN
     found.waits = True
-    found.is_half = found.has_group = False
+    found.is_half = found.has_group = found.has_sharding_key = False
     reserve(kept, raw.size + 1)
     while start < raw.size:
         mark = <Bytes>memchr(raw.data + start, 2, raw.size - start)
@@ -76,6 +79,10 @@ cdef int keep_properties(Text raw, bint is_batch, Buffer *kept, Properties *foun
             found.delay = value
         elif meaning == PRODUCER_GROUP:
             found.has_group = True
+        elif meaning == PRIORITY_MEANT:
+            found.priority = value
+        elif meaning == SHARDING_KEY:
+            found.has_sharding_key = True
         elif meaning == IS_HALF:
             if not is_named(value.data, value.size, b"true", 4):
                 return 0

@@ -1,17 +1,19 @@
-"""Attributes of topics: known names, allowed values, and changes by requests.
+"""Attributes of topics and consumer groups: known names, allowed values, and changes by requests.
 
     +name=value    sets an attribute
     -name          removes an existing attribute
 
-    name             values                                                  changeable
-    message.type     UNSPECIFIED, NORMAL, FIFO, DELAY, TRANSACTION, MIXED    yes
-    queue.type       SimpleCQ                                                no, set when the topic is created
-    cleanup.policy   DELETE                                                  no, set when the topic is created
-    reserve.time     -1                                                      yes
+    topics           values                                                             changeable
+    message.type     UNSPECIFIED, NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, MIXED     yes
+    queue.type       SimpleCQ                                                           when the topic is created
+    cleanup.policy   DELETE                                                             when the topic is created
+    reserve.time     -1                                                                 yes
+
+    groups           values                                                             changeable
+    priority.factor  0 to 100: percentage of pops that prefer the highest priority      yes
 
 A broker takes MIXED only with `enableMixedMessageType`. RocketMQ has further values (`BatchCQ`, `COMPACTION`, a
-retention time per topic). They are refused, because TandemQ does not implement them. Consumer groups have no
-attributes, as in 5.3.
+retention time per topic). They are refused, because TandemQ does not implement them.
 
 Limit: `ATTRIBUTES_BYTES_MAX` per topic or group, in a request and as stored.
 Source: RocketMQ TopicAttributes, AttributeUtil, AttributeParser.
@@ -23,21 +25,23 @@ from tandemq.errors import ProtocolError
 
 ATTRIBUTES_BYTES_MAX = 16 * 1024
 MESSAGE_TYPE = "message.type"
-MIXED = "MIXED"
+MIXED, PRIORITY = "MIXED", "PRIORITY"
 QUEUE_TYPE = "queue.type"
 CLEANUP_POLICY = "cleanup.policy"
 BATCH_QUEUES = "BatchCQ"
 COMPACTION = "COMPACTION"
 _RESERVE_TIME = "reserve.time"
 _INT64_MAX = (1 << 63) - 1
-MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED)
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", PRIORITY, MIXED)
 _VALUES = {
     MESSAGE_TYPE: ("UNSPECIFIED", *MESSAGE_TYPES),
     QUEUE_TYPE: ("SimpleCQ", BATCH_QUEUES),
     CLEANUP_POLICY: ("DELETE", COMPACTION),
 }
 TOPIC_ATTRIBUTES = (*_VALUES, _RESERVE_TIME)
-GROUP_ATTRIBUTES: tuple[str, ...] = ()
+PRIORITY_FACTOR = "priority.factor"
+PRIORITY_FACTOR_MAX = 100
+GROUP_ATTRIBUTES = (PRIORITY_FACTOR,)
 _UNCHANGEABLE = frozenset({QUEUE_TYPE, CLEANUP_POLICY})
 _UNSUPPORTED = {
     BATCH_QUEUES: "queues of batches (batchconsumequeue) are not supported; SimpleCQ is",
@@ -113,9 +117,20 @@ def _bytes_in(text: str) -> int:
     return len(text.encode(errors="replace"))
 
 
+def priority_factor(attributes: Mapping[str, str]) -> int:
+    """Return the percentage of a group's pops that prefer the highest priority."""
+    text = attributes.get(PRIORITY_FACTOR, "")
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(PRIORITY_FACTOR_MAX))
+    return min(int(text), PRIORITY_FACTOR_MAX) if is_number else PRIORITY_FACTOR_MAX
+
+
 def _check_value(name: str, value: str) -> None:
     if name == _RESERVE_TIME:
         _check_reserve_time(value)
+        return
+    if name == PRIORITY_FACTOR:
+        if str(priority_factor({name: value})) != value:
+            raise ProtocolError(f"{name}={value[:64]!r}: value is not in range(0, {PRIORITY_FACTOR_MAX})")
         return
     if value not in _VALUES[name]:
         raise ProtocolError(f"{name}={value[:64]!r}: value is not in set: {', '.join(_VALUES[name])}")

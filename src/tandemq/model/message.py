@@ -14,6 +14,7 @@ from warnings import warn
 import msgspec
 
 from tandemq.errors import InvalidMessage
+from tandemq.model.java_types import INT32_MAX
 from tandemq.model.topic import topic_name_error
 
 KEYS = "KEYS"
@@ -45,6 +46,9 @@ MSG_REGION = "MSG_REGION"
 TRACE_ON = "TRACE_ON"
 """`false`: clients make no trace of the message."""
 RECORD_CRC = "__CRC32#"
+SHARDING_KEY = "__SHARDINGKEY"
+PRIORITY = "_SYS_MSG_PRIORITY_"
+"""Priority of a message, from 0 on; it chooses the queue."""
 TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
@@ -115,6 +119,7 @@ class Message:
         delay_level: 0 for no delay, 1…18 for a level of the broker's `messageDelayLevel` table.
         delay: deliver it after this time, a timedelta or seconds, counted by the broker that stores it; brokers of 5.x.
         deliver_at: deliver it at this time, a datetime with a time zone or seconds since 1970; brokers of 5.x.
+        priority: 0 or more, higher values first, for POP consumers of topics of type PRIORITY; brokers of 5.4 or newer.
         flag: a 32-bit int for the application, stored with the message.
         wait_store_ok: False tells the broker to respond without waiting for flush and replicas.
     """
@@ -129,6 +134,7 @@ class Message:
     wait_store_ok: bool = True
     delay: timedelta | float | None = None
     deliver_at: datetime | float | None = None
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         """Validate the message on creation; see `validate`."""
@@ -159,6 +165,21 @@ class Message:
             raise InvalidMessage(f"the flag {self.flag} does not fit into 32 bits")
         if self.delay is not None or self.deliver_at is not None:
             self.timer_property()
+        if self.priority is not None:
+            self._validate_priority()
+
+    def _validate_priority(self) -> None:
+        if type(self.priority) is not int:
+            raise TypeError("priority must be an int or None")
+        if not 0 <= self.priority <= INT32_MAX:
+            raise InvalidMessage(f"the priority is {self.priority}; it must be 0 to {INT32_MAX}")
+        if self.is_delayed:
+            raise InvalidMessage("a message with a delay cannot have a priority")
+
+    @property
+    def is_batchable(self) -> bool:
+        """Whether a batch can hold it: it asks neither for a delay nor for a priority."""
+        return not self.is_delayed and self.priority is None and PRIORITY not in self.properties
 
     @property
     def is_delayed(self) -> bool:

@@ -24,19 +24,21 @@ class Meaning(IntEnum):
     DELAY_SECONDS = 8
     DELAY_MS = 9
     DELIVER_AT_MS = 10
-    LEFT = 11
+    PRIORITY = 11
+    SHARDING_KEY = 12
+    LEFT = 13
     """Meaning of no property: the following are of properties that brokers set or that are rare in sends."""
-    CRC = 12
-    REAL_TOPIC = 13
-    REAL_QUEUE = 14
-    IMMUNITY = 15
-    TIMER_OUT = 16
-    TIMER_DELETE = 17
-    TIMER_ROLLS = 18
-    TIMER_MARK = 19
+    CRC = 14
+    REAL_TOPIC = 15
+    REAL_QUEUE = 16
+    IMMUNITY = 17
+    TIMER_OUT = 18
+    TIMER_DELETE = 19
+    TIMER_ROLLS = 20
+    TIMER_MARK = 21
     """When a timed message was taken, and when it was delivered."""
-    INNER_MESSAGES = 20
-    OTHER = 21
+    INNER_MESSAGES = 22
+    OTHER = 23
 
 
 TIMER_PREFIX = "TIMER_"
@@ -52,6 +54,8 @@ MEANINGS: dict[str, Meaning] = {
     names.TIMER_DELAY_SEC: Meaning.DELAY_SECONDS,
     names.TIMER_DELAY_MS: Meaning.DELAY_MS,
     names.TIMER_DELIVER_MS: Meaning.DELIVER_AT_MS,
+    names.PRIORITY: Meaning.PRIORITY,
+    names.SHARDING_KEY: Meaning.SHARDING_KEY,
     names.RECORD_CRC: Meaning.CRC,
     names.REAL_TOPIC: Meaning.REAL_TOPIC,
     names.REAL_QID: Meaning.REAL_QUEUE,

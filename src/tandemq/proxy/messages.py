@@ -48,11 +48,9 @@ _CONTROL = re.compile(r"[\x00\x03-\x1f\x7f-\x9f]")
 YEAR_10000_MS = 253_402_300_800_000
 """End of the range of timestamps. What remoting clients store can be outside, and before 1970."""
 NUMBER_DIGITS_MAX = 15
-MESSAGE_GROUP = "__SHARDINGKEY"
 BORN_HOST = "__BORNHOST"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
 TRACE_CONTEXT = "TRACE_CONTEXT"
-PRIORITY_PROPERTY = "_SYS_MSG_PRIORITY_"
 DEAD_LETTER_TOPIC = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_ID = "DLQ_ORIGIN_MESSAGE_ID"
 RESERVED = frozenset(
@@ -67,11 +65,9 @@ RESERVED = frozenset(
         names.CONSUME_START_TIME,
         POP_CK,
         FIRST_POP_TIME,
-        MESSAGE_GROUP,
         BORN_HOST,
         BORN_TIMESTAMP,
         TRACE_CONTEXT,
-        PRIORITY_PROPERTY,
         DEAD_LETTER_TOPIC,
         DEAD_LETTER_ID,
         "BUYER_ID",
@@ -170,13 +166,13 @@ def _of_kind(kind: MessageType, system: SystemProperties, topic: str) -> dict[st
     if kind == PRIORITY:
         if not 0 <= system.priority <= PRIORITY_MAX:
             raise CallRefused(Code.BAD_REQUEST, f"the priority is {system.priority}; it must not be negative")
-        return {PRIORITY_PROPERTY: str(system.priority)}
+        return {names.PRIORITY: str(system.priority)}
     if kind == FIFO:
         group = system.message_group
         if not group.strip() or len(group.encode()) >= GROUP_BYTES_MAX:
             text = f"the message group is blank, or has {GROUP_BYTES_MAX} bytes or more"
             raise CallRefused(Code.ILLEGAL_MESSAGE_GROUP, text)
-        return {MESSAGE_GROUP: group}
+        return {names.SHARDING_KEY: group}
     if kind == TRANSACTION:
         found = {names.TRAN_MSG: "true", names.PRODUCER_GROUP: topic}
         if system.HasField("orphaned_transaction_recovery_duration"):
@@ -260,9 +256,9 @@ def received(stored: StoredMessage, topic: Resource, handle: str, attempt: int) 
         system.receipt_handle = handle
     if (delivery := get(names.TIMER_DELIVER_MS)) is not None:
         _set_ms(system.delivery_timestamp, delivery, 0)
-    if (group := get(MESSAGE_GROUP)) is not None:
+    if (group := get(names.SHARDING_KEY)) is not None:
         system.message_group = group
-    if (priority := _number(get(PRIORITY_PROPERTY))) is not None and priority <= PRIORITY_MAX:
+    if (priority := _number(get(names.PRIORITY))) is not None and priority <= PRIORITY_MAX:
         system.priority = priority
     if (trace := get(TRACE_CONTEXT)) is not None:
         system.trace_context = trace
@@ -292,6 +288,6 @@ def _stored_kind(properties: dict[str, str]) -> MessageType:
         return TRANSACTION
     if names.TIMER_DELIVER_MS in properties or names.DELAY in properties:
         return DELAY
-    if PRIORITY_PROPERTY in properties:
+    if names.PRIORITY in properties:
         return PRIORITY
-    return FIFO if MESSAGE_GROUP in properties else NORMAL
+    return FIFO if names.SHARDING_KEY in properties else NORMAL

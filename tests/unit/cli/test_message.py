@@ -190,6 +190,13 @@ def test_message_with_a_delay_is_recalled_by_its_handle(run_json: RunJson, run: 
     assert "this is no recall handle" in run("message", "recall", "x", "-n", cluster.name_servers, code=1).output
 
 
+def test_priority_chooses_the_queue_of_a_message(run_json: RunJson) -> None:
+    run_json("topic", "create", "Urgent", "--queues", 3, "--type", "priority")
+    run_json("group", "create", "rescue", "--priority-factor", 80)
+    sent = [run_json("message", "send", "Urgent", "x", "--priority", number)[0]["queue"] for number in (1, 0, 2, 7)]
+    assert sent == [1, 0, 2, 2]
+
+
 @pytest.mark.parametrize("text", ["", "soon", "1x", "5m3", "-1s", "1.5.5s", "s"])
 def test_word_that_is_no_duration_is_a_usage_error(run: Run, text: str) -> None:
     printed = run("message", "send", "Later", "x", "--delay", text or " ", "-n", "127.0.0.1:1", code=2)

@@ -31,6 +31,8 @@ from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus,
         ({"flag": 1.5}, "delay_level and flag must be int"),
         ({"delay": "30s"}, "delay must be a timedelta or a number of seconds, not str"),
         ({"delay": True}, "not bool"),
+        ({"priority": "3"}, "priority must be an int"),
+        ({"priority": True}, "priority must be an int"),
         ({"deliver_at": "2026-01-01"}, "deliver_at must be a datetime or a number of seconds, not str"),
         ({"deliver_at": timedelta(seconds=1)}, "not timedelta"),
         ({"deliver_at": datetime(2026, 1, 1)}, "has no time zone"),  # noqa: DTZ001
@@ -63,6 +65,10 @@ def test_field_of_another_type_is_a_type_error_when_the_message_is_made(fields: 
         ({"delay": float("nan")}, "and a number"),
         ({"deliver_at": 1e12}, "and a number"),
         ({"delay": 1, "deliver_at": 1}, "only one of"),
+        ({"priority": -1}, "the priority is -1"),
+        ({"priority": 1 << 31}, "the priority is 2147483648"),
+        ({"priority": 1, "delay": 1}, "cannot have a priority"),
+        ({"priority": 1, "delay_level": 1}, "cannot have a priority"),
         ({"delay": 1, "delay_level": 1}, "only one of"),
         ({"delay": 1, "properties": {"TIMER_DELAY_SEC": "1"}}, "only one of"),
         ({"tags": "\ud800"}, "tags cannot be encoded as UTF-8"),
@@ -160,5 +166,14 @@ def test_delay_and_time_of_delivery_are_properties_in_milliseconds(
     request = prepare(message, "KEY", ProducerOptions(group="g"))
     assert decode_properties(request.properties)[name] == value
     assert message.is_delayed
-    with pytest.raises(LocalError, match="no delay"):
+    with pytest.raises(LocalError, match="neither delay nor priority"):
         prepare_batches([message], ["KEY"], ProducerOptions(group="g"))
+
+
+def test_priority_is_a_property_of_the_message_which_then_has_its_own_request() -> None:
+    options = ProducerOptions(group="p")
+    urgent = Message("T", b"x", priority=3)
+    assert decode_properties(prepare(urgent, "U", options).properties)["_SYS_MSG_PRIORITY_"] == "3"
+    for message in (urgent, Message("T", b"x", properties={"_SYS_MSG_PRIORITY_": "3"})):
+        with pytest.raises(LocalError, match="neither delay nor priority"):
+            prepare_batches([Message("T", b"x"), message], ["U", "V"], options)

@@ -427,6 +427,7 @@ def test_settings_that_delete_or_end_deliveries_are_on_the_black_list() -> None:
         "orderMessageEnable",
         "popFromRetryProbability",
         "popPollingSize",
+        "priorityOrderAsc",
         "registerBrokerTimeoutMills",
         "registerNameServerPeriod",
         "retrieveMessageFromPopRetryTopicV1",

@@ -3,10 +3,10 @@
 import pytest
 
 from tandemq.errors import ProtocolError
-from tandemq.model.attributes import ATTRIBUTES_BYTES_MAX, GROUP_ATTRIBUTES, changed, parse_changes
+from tandemq.model.attributes import ATTRIBUTES_BYTES_MAX, GROUP_ATTRIBUTES, changed, parse_changes, priority_factor
 
 
-@pytest.mark.parametrize("value", ["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"])
+@pytest.mark.parametrize("value", ["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"])
 def test_message_types_are_accepted_and_can_be_changed(value: str) -> None:
     assert changed({}, {"+message.type": value}, is_new=True) == {"message.type": value}
     assert changed({"message.type": "NORMAL"}, {"+message.type": value}, is_new=False) == {"message.type": value}
@@ -77,7 +77,27 @@ def test_change_of_an_existing_topic_is_refused_with_the_reason(text: str, reaso
     assert reason in str(caught.value)
 
 
-def test_groups_have_no_attributes() -> None:
+def test_groups_have_a_priority_factor_only() -> None:
     assert changed({}, {}, is_new=True, known=GROUP_ATTRIBUTES) == {}
-    with pytest.raises(ProtocolError, match="known are none"):
+    with pytest.raises(ProtocolError, match=r"known are priority\.factor"):
         changed({}, {"+message.type": "FIFO"}, is_new=True, known=GROUP_ATTRIBUTES)
+
+
+@pytest.mark.parametrize(("value", "factor"), [("0", 0), ("7", 7), ("100", 100)])
+def test_priority_factor_of_a_group_is_a_percentage(value: str, factor: int) -> None:
+    after = changed({}, {"+priority.factor": value}, is_new=False, known=GROUP_ATTRIBUTES)
+    assert priority_factor(after) == factor
+    assert changed(after, {"-priority.factor": ""}, is_new=False, known=GROUP_ATTRIBUTES) == {}
+
+
+@pytest.mark.parametrize("value", ["-1", "101", "x", "", "1.5", "007", "9" * 5_000, "٣"])
+def test_priority_factor_that_is_no_percentage_is_refused(value: str) -> None:
+    with pytest.raises(ProtocolError, match=r"priority\.factor=.*range\(0, 100\)") as caught:
+        changed({}, {"+priority.factor": value}, is_new=True, known=GROUP_ATTRIBUTES)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("value", ["", "x", "-1", "1000", "٣"])
+def test_priority_factor_of_a_foreign_table_counts_as_100_unless_it_is_one(value: str) -> None:
+    assert priority_factor({"priority.factor": value}) == 100
+    assert priority_factor({}) == 100

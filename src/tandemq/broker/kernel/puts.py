@@ -9,6 +9,8 @@ from random import Random
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from tandemq.boundary import Now, Turn
 from tandemq.broker.kernel.connection import pack_host
 from tandemq.broker.kernel.context import CurrentConfig
@@ -240,16 +242,19 @@ class Puts(Feature):
         taken, self.put_times = self.put_times, Histogram()
         return taken
 
-    def own_topic(self, name: str, wall_ms: int) -> Topic:
-        """Return a retry or dead letter topic, created if it does not exist.
+    def own_topic(self, name: str, wall_ms: int, *, queue_nums: int = 1) -> Topic:
+        """Return a retry or dead letter topic, created if it does not exist, with at least so many queues.
 
         Raises:
             SendRefused: the limit of topics is reached.
         """
-        topic = self.topics.create_internal(name, 1, wall_ms)
+        topic = self.topics.create_internal(name, queue_nums, wall_ms)
         if topic is None:
-            full = self.topics.full([internal_topic(name, 1)], is_own=True)
+            full = self.topics.full([internal_topic(name, queue_nums)], is_own=True)
             raise SendRefused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be created: {full}")
+        if topic.config.write_queue_nums < queue_nums:
+            grown = replace(topic.config, write_queue_nums=queue_nums, read_queue_nums=queue_nums)
+            topic = topic if self.topics.full([grown], is_own=True) else self.topics.put(grown, wall_ms)
         return topic
 
     def as_timed(

@@ -1,20 +1,22 @@
-"""Enforcement of a topic's `message.type`, if `enableTopicMessageTypeCheck` is on.
+"""Types of messages, and the enforcement of a topic's `message.type` if `enableTopicMessageTypeCheck` is on.
 
     TRANSACTION   TRAN_MSG=true
     DELAY         DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC or TIMER_DELAY_MS
     FIFO          __SHARDINGKEY
+    PRIORITY      _SYS_MSG_PRIORITY_
     NORMAL        none of these
 
 A topic without the attribute takes NORMAL messages; one of type MIXED or UNSPECIFIED takes all. Retry and dead letter
 topics take what their group consumed.
 
-Source: RocketMQ 5.3 TopicMessageType, DefaultTopicMessageTypeValidator (there in proxies only).
+Source: RocketMQ 5.5 TopicMessageType, DefaultTopicMessageTypeValidator (there in proxies only).
 """
 
 from collections.abc import Mapping
 
-from tandemq.model.attributes import MESSAGE_TYPE, MIXED
-from tandemq.model.message import TIMER_NAMES
+from tandemq.model import message as names
+from tandemq.model.attributes import MESSAGE_TYPE, MIXED, PRIORITY
+from tandemq.model.java_types import INT32_MAX
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig
 
 NORMAL, FIFO, DELAY, TRANSACTION = "NORMAL", "FIFO", "DELAY", "TRANSACTION"
@@ -23,11 +25,25 @@ _ANY_TYPE = frozenset({MIXED, "UNSPECIFIED"})
 
 def message_type(properties: Mapping[str, str]) -> str:
     """Return the type of a message by its properties."""
-    if properties.get("TRAN_MSG", "").lower() == "true":
+    if properties.get(names.TRAN_MSG, "").lower() == "true":
         return TRANSACTION
-    if "DELAY" in properties or not TIMER_NAMES.isdisjoint(properties):
+    if names.DELAY in properties or not names.TIMER_NAMES.isdisjoint(properties):
         return DELAY
-    return FIFO if "__SHARDINGKEY" in properties else NORMAL
+    if names.SHARDING_KEY in properties:
+        return FIFO
+    return PRIORITY if names.PRIORITY in properties else NORMAL
+
+
+def priority_of(properties: Mapping[str, str]) -> int | None:
+    """Return the priority of a message, 0 or more; None if it has none."""
+    text = properties.get(names.PRIORITY, "")
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(INT32_MAX))
+    return int(text) if is_number and int(text) <= INT32_MAX else None
+
+
+def is_prioritized(topic: TopicConfig) -> bool:
+    """Whether the queues of a topic are its priorities, by its type."""
+    return topic.attributes.get(MESSAGE_TYPE) == PRIORITY
 
 
 def takes_any_type(topic: TopicConfig) -> bool:

@@ -7,6 +7,7 @@ import click
 from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.output import json_option, plain, show_facts, show_json, show_rows, time_text
 from tandemq.errors import LocalError, NoRoute
+from tandemq.model.attributes import PRIORITY_FACTOR, PRIORITY_FACTOR_MAX
 from tandemq.model.topic import is_system_group
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ def group() -> None:
 @click.option("--retry-queues", default=1, show_default=True, type=click.IntRange(0), help="Queues of %RETRY%NAME.")
 @click.option("--consume/--no-consume", default=True, help="Whether its members may consume.")
 @click.option("--broadcast/--no-broadcast", default=True, help="Whether its members may consume in broadcasting mode.")
+@click.option(
+    "--priority-factor",
+    type=click.IntRange(0, PRIORITY_FACTOR_MAX),
+    help="Percentage of pops that prefer the highest priority, in topics of type priority.  [default: 100]",
+)
 @click.option("--orderly", is_flag=True, help="Its gRPC and POP consumers get the messages of each queue in order.")
 @namesrv_option
 @json_option
@@ -45,6 +51,7 @@ def create(
     retry_queues: int,
     consume: bool,
     broadcast: bool,
+    priority_factor: int | None,
     orderly: bool,
     name_servers: str,
     as_json: bool,
@@ -61,6 +68,7 @@ def create(
             retry_queue_nums=retry_queues,
             retry_max_times=retry_max,
             consume_message_orderly=orderly,
+            attributes={} if priority_factor is None else {f"+{PRIORITY_FACTOR}": str(priority_factor)},
         )
         return await admin.create_group(config, cluster=cluster)
 

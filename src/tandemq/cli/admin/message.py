@@ -45,6 +45,7 @@ def message() -> None:
 )
 @click.option("--delay", help="Deliver after this time, like 90s, 5m or 1h30m; brokers of 5.x.")
 @click.option("--at", help="Deliver at this time, like 2024-05-31T13:00; brokers of 5.x.")
+@click.option("--priority", type=click.IntRange(0), help="Priority, higher values first; topics of type priority.")
 @click.option("--group", default="tandemq-cli", show_default=True, help="Producer group.")
 @namesrv_option
 @json_option
@@ -59,6 +60,7 @@ def send(
     delay_level: int,
     delay: str | None,
     at: str | None,
+    priority: int | None,
     group: str,
     name_servers: str,
     as_json: bool,
@@ -80,6 +82,7 @@ def send(
             delay_level=delay_level,
             delay=parse_duration(delay) if delay else None,
             deliver_at=parse_time(at) / 1000 if at else None,
+            priority=priority,
         )
         for content in bodies
     ]
@@ -127,8 +130,7 @@ async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[Sen
     async with Producer(name_servers, group=group, retry_ms=RETRY_MS, tls=client_tls() or False) as producer:
         for start in range(0, len(messages), LINES_PER_BATCH):
             some = messages[start : start + LINES_PER_BATCH]
-            # RocketMQ does not allow delayed messages in a batch.
-            if len(some) == 1 or some[0].is_delayed:
+            if len(some) == 1 or not some[0].is_batchable:
                 results += [await producer.send(outgoing) for outgoing in some]
             else:
                 results += await producer.send_batch(some)

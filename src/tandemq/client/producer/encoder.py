@@ -18,6 +18,7 @@ from tandemq.model.message import (
     DELAY,
     KEY_SEPARATOR,
     KEYS,
+    PRIORITY,
     TAGS,
     UNIQ_KEY,
     WAIT,
@@ -191,6 +192,8 @@ def _properties(message: Message, unique_key: str, options: ProducerOptions) -> 
         text += f"{DELAY}\x01{message.delay_level}\x02"
     if message.delay is not None or message.deliver_at is not None:
         text += "{}\x01{}\x02".format(*message.timer_property() or ())
+    if message.priority is not None:
+        text += f"{PRIORITY}\x01{message.priority}\x02"
     if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise RecordTooLarge(f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
     return text
@@ -202,7 +205,7 @@ def prepare_batches(
     """Return the send requests of several messages of one topic, each of at most `batch_bytes_max`.
 
     Raises:
-        LocalError: topics differ, a delay is set, or a field of a message is invalid.
+        LocalError: topics differ, a delay or priority is set, or a field of a message is invalid.
         RecordTooLarge: a message exceeds a limit.
     """
     if not messages:
@@ -215,8 +218,10 @@ def prepare_batches(
     keys: list[str] = []
     size = 0
     for message, unique_key in zip(messages, unique_keys, strict=True):
-        if message.topic != topic or message.wait_store_ok != wait_store_ok or message.is_delayed:
-            raise LocalError("all messages of a batch must have the same topic and wait_store_ok, and no delay")
+        if message.topic != topic or message.wait_store_ok != wait_store_ok or not message.is_batchable:
+            raise LocalError(
+                "all messages of a batch must have the same topic and wait_store_ok, and neither delay nor priority"
+            )
         part = BatchPart(message.flag, message.body, _properties(message, unique_key, options).encode())
         part_size = _PART_OVERHEAD + len(part.body) + len(part.properties)
         if parts and size + part_size > options.batch_bytes_max:

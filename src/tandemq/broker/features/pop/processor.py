@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from operator import itemgetter
 from struct import Struct
 
 from tandemq.boundary import Buffer, Now, Turn
@@ -25,6 +26,7 @@ from tandemq.broker.kernel.messages.refused import SendRefused
 from tandemq.broker.kernel.pulls import Messages, PullRefused, Pulls
 from tandemq.broker.kernel.read_checks import ReadChecks
 from tandemq.broker.kernel.serving import Right, Serving
+from tandemq.broker.state.message_type import is_prioritized
 from tandemq.broker.state.topics import Topic
 from tandemq.codec.record.record import unpack_head
 from tandemq.codec.remoting.frame import encode_command
@@ -32,6 +34,7 @@ from tandemq.codec.remoting.requests import NotificationFields, PollingInfoField
 from tandemq.config.settings import BrokerConfig
 from tandemq.engine import WAITS_UNCHANGED, RecordChanges, copy_record
 from tandemq.errors import OffsetGone, ProtocolError, RecordTooLarge, StoreError
+from tandemq.model.attributes import priority_factor
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -357,8 +360,8 @@ class PopProcessor(Feature):
                 log.error("pop: topic=%s queue=%d cannot be read: %s", topic, queue_id, error)
         return found
 
-    def _places(self, request: WaitingRequest) -> Iterator[tuple[TopicKind, str, int]]:
-        """Yield the queues that a request reads, in this order."""
+    def _places(self, request: WaitingRequest) -> list[tuple[TopicKind, str, int]]:
+        """Return the queues that a request reads, in this order."""
         config, first = self._current.config, self._random.randrange(100)
         kind = TopicKind.RETRY_V2 if config.retry_topic_v2 else TopicKind.RETRY_V1
         if kind is TopicKind.RETRY_V2 and config.pops_retry_topic_v1 and first % 2 == 0:
@@ -368,17 +371,20 @@ class PopProcessor(Feature):
         retries = [(kind, name, number) for number in range(retry.config.read_queue_nums)] if retry else []
         if request.order:
             retries = []
-        if first < config.pop_from_retry_percent:
-            yield from retries
+        topic = self._topics.get(request.topic)
+        number = topic.config.read_queue_nums if topic is not None else 0
+        queues = [(TopicKind.NORMAL, request.topic, (first + at) % number) for at in range(number)]
         if request.queue_id != ANY_QUEUE:
-            yield TopicKind.NORMAL, request.topic, request.queue_id
-        else:
-            topic = self._topics.get(request.topic)
-            number = topic.config.read_queue_nums if topic is not None else 0
-            for at in range(number):
-                yield TopicKind.NORMAL, request.topic, (first + at) % number
-        if first >= config.pop_from_retry_percent:
-            yield from retries
+            queues = [(TopicKind.NORMAL, request.topic, request.queue_id)]
+        elif topic is not None and is_prioritized(topic.config) and self._prefers(request, first):
+            # What came back is older than what is new.
+            return sorted(retries + queues, key=itemgetter(2), reverse=config.priority_ascends)
+        return retries + queues if first < config.pop_from_retry_percent else queues + retries
+
+    def _prefers(self, request: WaitingRequest, chance: int) -> bool:
+        """Whether a pop prefers the highest priority. `chance`: a random number from 0 to 99."""
+        group = self._groups.table.get(request.group)
+        return not request.order and chance < priority_factor(group.attributes if group is not None else {})
 
     def _read_queue(
         self,

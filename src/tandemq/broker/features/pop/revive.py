@@ -22,6 +22,8 @@ from tandemq.broker.kernel.log_queue import DamagedEntries, LogQueue, LogReading
 from tandemq.broker.kernel.messages.refused import SendRefused
 from tandemq.broker.kernel.timers import MessageTimers
 from tandemq.broker.state.damage_table import LOST, WAITS
+from tandemq.broker.state.message_type import is_prioritized
+from tandemq.broker.state.topics import Topic
 from tandemq.codec.record.record import Record, decode_message, property_value, unpack_head
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.java_types import INT32_MAX
@@ -312,11 +314,13 @@ class Revival(LogQueue[RecentCheckpoints]):
         times = unpack_head(data, 0).reconsume_times
         group = self._groups.table[popped.group]
         is_dead = times >= group.retry_max_times
-        name = dead_letter_topic(popped.group) if is_dead else self._retry_topic(popped)
-        topic = self._puts.own_topic(name, now.wall_ms)
+        if is_dead:
+            topic, queue_id = self._puts.own_topic(dead_letter_topic(popped.group), now.wall_ms), 0
+        else:
+            topic, queue_id = self._retry_place(popped, now)
         try:
             _, log_offset, size = self._puts.put_again(
-                self._topics.queue(topic, 0),
+                self._topics.queue(topic, queue_id),
                 data,
                 now,
                 sys_flag=record.sys_flag,
@@ -337,6 +341,18 @@ class Revival(LogQueue[RecentCheckpoints]):
             self._puts.dead_letters.note(popped.group, origin, message.properties, times, log_offset, now.mono_ms)
         else:
             self._notify(origin, popped.group)
+
+    def _retry_place(self, popped: Popped, now: Now) -> tuple[Topic, int]:
+        """Return where a message comes back: of a topic with priorities, to the queue of its priority.
+
+        Raises:
+            SendRefused: there is no room for the topic.
+        """
+        name, origin = self._retry_topic(popped), self._topics.get(popped_topic(popped.topic, popped.group))
+        if origin is None or not is_prioritized(origin.config):
+            return self._puts.own_topic(name, now.wall_ms), 0
+        topic = self._puts.own_topic(name, now.wall_ms, queue_nums=max(1, origin.config.write_queue_nums))
+        return topic, min(popped.queue_id, topic.config.write_queue_nums - 1)
 
     def _retry_topic(self, popped: Popped) -> str:
         if kind_of(popped.topic) is not TopicKind.NORMAL:

@@ -20,7 +20,7 @@ from tandemq.broker.kernel.messages.timed_message import requested_time
 from tandemq.broker.kernel.puts import Puts, trace_fields
 from tandemq.broker.kernel.sends import VERSION_3_4_9, SendPlace, read_send_fields
 from tandemq.broker.state.groups import Groups
-from tandemq.broker.state.message_type import type_problem
+from tandemq.broker.state.message_type import message_type, priority_of, type_problem
 from tandemq.broker.state.topics import Topic, internal_topic
 from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, BatchPart, decode_batch, message_id
 from tandemq.codec.remoting.frame import encode_command
@@ -28,8 +28,10 @@ from tandemq.codec.remoting.recall_handle import encode_handle
 from tandemq.codec.remoting.requests import SendFields, is_true
 from tandemq.engine import CHECKED_BYTES_MAX
 from tandemq.errors import ProtocolError, RecordTooLarge
+from tandemq.model.attributes import PRIORITY
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.message import PRIORITY as PRIORITY_PROPERTY
 from tandemq.model.message import (
     PRODUCER_GROUP,
     TIMER_NAMES,
@@ -165,6 +167,7 @@ class DecodedPath:
         properties.pop("__CRC32#", None)
         _check(property_problem(properties, fields.sys_flag))
         self._check_type(topic, properties)
+        queue_id = self._prioritized(topic, queue_id, properties)
         half = is_half(properties, fields.reconsume_times)
         if fields.sys_flag & TRANSACTION_MASK and not half:
             raise SendRefused(
@@ -204,6 +207,17 @@ class DecodedPath:
             state.dead_letters.note(group, origin, properties, fields.reconsume_times, log_offset, now.mono_ms)
         ids = message_id(state.store_host, log_offset)
         return self._ack(command, ids, requested_id, queue_offset, unique, log_offset + size, waits, handle=handle)
+
+    def _prioritized(self, topic: Topic, queue_id: int, properties: dict[str, str]) -> int:
+        """Return the queue that the priority of a message chooses; a message of another type loses its priority."""
+        priority, name = priority_of(properties), topic.config.topic_name
+        if priority is None or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return queue_id
+        if message_type(properties) != PRIORITY:
+            del properties[PRIORITY_PROPERTY]
+            return queue_id
+        last = topic.config.write_queue_nums - 1
+        return queue_id if last < 0 or name in self._state.topics.mappings.table else min(priority, last)
 
     def _after_retry(
         self, command: Command, fields: SendFields, topic: Topic, queue_id: int, properties: dict[str, str],

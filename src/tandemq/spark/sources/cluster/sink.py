@@ -324,14 +324,14 @@ def check_reachable(routes: Routes, topic: str | None) -> Steps[None]:
 
 def make_batches(messages: Sequence[Keyed], messages_max: int = BATCH_MESSAGES) -> Iterator[list[Keyed]]:
     """Divide messages into those that one request sends: of one topic, in their order, within `messages_max` and
-    `BATCH_BYTES`. Messages that a batch cannot hold, as delayed ones, or that are compressed have their own request."""
+    `BATCH_BYTES`. Messages that a batch cannot hold, or that are compressed have their own request."""
     held: dict[str, list[Keyed]] = {}
     sizes: dict[str, int] = {}
     for keyed in messages:
         message, _ = keyed
         topic, size = message.topic, len(message.body)
         if (
-            message.is_delayed
+            not message.is_batchable
             or size >= COMPRESS_ABOVE_BYTES
             or MSG_TYPE in message.properties
             or topic.startswith(RETRY_PREFIX)

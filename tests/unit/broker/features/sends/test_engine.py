@@ -368,3 +368,32 @@ def test_unusual_times_are_left_to_the_decoded_path(by_engine: Count, properties
     compare_turns([[(CLIENT, send(1, properties=properties) + send(2))]])
     if NAME != "python":
         assert by_engine.messages == 1 + is_taken
+
+
+# Priorities.
+
+
+@pytest.mark.parametrize(
+    ("properties", "queue_id", "is_taken"),
+    [
+        ("_SYS_MSG_PRIORITY_\x010\x02", 0, True),
+        ("_SYS_MSG_PRIORITY_\x013\x02", 3, True),
+        ("_SYS_MSG_PRIORITY_\x0111\x02", 11, True),
+        ("_SYS_MSG_PRIORITY_\x0112\x02", 11, True),
+        ("_SYS_MSG_PRIORITY_\x012147483647\x02", 11, True),
+        ("_SYS_MSG_PRIORITY_\x012147483648\x02", 5, False),
+        ("_SYS_MSG_PRIORITY_\x01-1\x02", 5, False),
+        ("_SYS_MSG_PRIORITY_\x01high\x02", 5, False),
+        ("_SYS_MSG_PRIORITY_\x013\x02__SHARDINGKEY\x01a\x02", 5, False),
+    ],
+)
+def test_priority_chooses_the_queue(by_engine: Count, properties: str, queue_id: int, *, is_taken: bool) -> None:
+    def script(broker: Recorder) -> None:
+        broker.receive([(CLIENT, send(1, queue=5, properties=properties))])
+
+    broker = compare(script)
+    assert codes(broker) == [OK]
+    assert b'"queueId":"%d"' % queue_id in broker.sent[CLIENT]
+    assert broker.node.store.queues["T", queue_id].max_offset == 1
+    if NAME != "python":
+        assert by_engine.messages == is_taken
