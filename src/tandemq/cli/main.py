@@ -32,6 +32,7 @@ COMMANDS = {
     "namesrv": ("tandemq.cli.serve:namesrv", "Run one name server until SIGTERM or SIGINT."),
     "offset": ("tandemq.cli.admin.offset:offset", "Show and reset the offsets of a consumer group."),
     "proxy": ("tandemq.cli.serve:proxy", "Run a proxy for gRPC clients until SIGTERM or SIGINT."),
+    "quota": ("tandemq.cli.admin.quota:quota", "Limit what users, topics and consumer groups may use."),
     "spark": ("tandemq.cli.spark.commands:spark", "Archive, check and measure logs with Spark."),
     "top": ("tandemq.cli.top:top", "Show brokers and consumer groups with lag and rates until Ctrl-C or q."),
     "topic": ("tandemq.cli.admin.topic:topic", "Create, delete, list and show topics."),

@@ -10,6 +10,7 @@ Source: docs/decisions/0016-one-engine.md.
 
 from tandemq.engine.choice import (
     NAME,
+    Budget,
     FilterProgram,
     LogSources,
     QueueTail,
@@ -59,6 +60,7 @@ __all__ = [
     "TIMED_BYTES_MAX",
     "WAITS_UNCHANGED",
     "Ack",
+    "Budget",
     "CopiedRecord",
     "EndedHalf",
     "FilterProgram",

@@ -32,6 +32,7 @@ else:
     chosen = _load()
 
 NAME = chosen.NAME
+Budget = chosen.Budget
 FilterProgram = chosen.FilterProgram
 LogSources = chosen.LogSources
 QueueTail = chosen.QueueTail

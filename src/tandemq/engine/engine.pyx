@@ -105,6 +105,8 @@ cdef enum:
     GATHERED_BYTES_MAX = 64 << 10
     JOINED_BYTES_MAX = 1 << 20
     NAMES_MAX = 128
+    SECOND_MS = 1000
+    HOUR_MS = 3600000
     PARTS_MAX = 4096
     HEADER_BYTES_MAX = 1 << 16
     BUFFER_BYTES_KEPT = 8 << 20
@@ -148,6 +150,7 @@ include "mapped.pxi"
 include "pulls.pxi"
 include "messages.pxi"
 include "filters.pxi"
+include "budget.pxi"
 include "send_header.pxi"
 include "send_properties.pxi"
 include "send_engine.pxi"

@@ -82,8 +82,9 @@ cdef class SendEngine:
     cdef list delays_ms
     cdef int64_t timer_precision_ms, timer_delay_max_ms, timers_room
     cdef readonly Py_ssize_t count
-    cdef int64_t log_end, store_ms
-    cdef Py_ssize_t room, body_bytes
+    cdef int64_t log_end, store_ms, now_ms
+    cdef Py_ssize_t room
+    cdef readonly Py_ssize_t body_bytes
     cdef Buffer records, keys, answers, kept, plain, part, ids, handle
     cdef list queues, acks, timed
     # Transactions: half messages taken, ends taken, and what the owner knows of open ones (None: leave them to it).
@@ -91,7 +92,7 @@ cdef class SendEngine:
     cdef list halves, ends
     cdef dict open_halves, ended
     cdef object read_log
-    cdef Py_ssize_t messages
+    cdef readonly Py_ssize_t messages
     # The acknowledgement that the next message joins, if it is of the same connection and waits alike.
     cdef int64_t ack_link, ack_end, ack_count
     cdef bint ack_waits
@@ -150,9 +151,10 @@ cdef class SendEngine:
         self.read_log = read_log
 
     def begin(
-        self, int64_t log_end, Py_ssize_t room, int64_t store_ms, int64_t timers_room, *, bint takes_halves=False,
-        bint takes_ends=False,
+        self, int64_t log_end, Py_ssize_t room, int64_t store_ms, int64_t timers_room, int64_t now_ms=0, *,
+        bint takes_halves=False, bint takes_ends=False,
     ):
+        self.now_ms = now_ms
         self.takes_halves = takes_halves
         self.takes_ends = takes_ends and self.open_halves is not None
         self.log_end = log_end
@@ -203,6 +205,8 @@ cdef class SendEngine:
         cdef Text name_text, raw
         cdef PyObject *found
         cdef object name
+        cdef int taken
+        cdef int64_t before = self.messages
         if not body_bytes and not self.takes_ends:
             return 0
         if body_bytes > self.body_bytes_max or not read_send(form, header, header_bytes, &send):
@@ -219,6 +223,8 @@ cdef class SendEngine:
         topic = <TopicTarget?><object>found
         if not topic.takes_plain or send.queue_id >= topic.write_queue_nums:
             return 0
+        if topic.budget is not None and topic.budget.wait_ms(self.now_ms):
+            return 0
         raw = send.fields.text[<int>PROPERTIES]
         if send.fields.has_escapes:
             self.plain.size = 0
@@ -229,8 +235,12 @@ cdef class SendEngine:
         if send.is_batch:
             if send.sys_flag & TRANSACTION_BITS:
                 return 0
-            return self.take_batch(link, born_host, &send, topic, raw, header + header_bytes, body_bytes)
-        return self.take_single(link, born_host, &send, topic, name, raw, header + header_bytes, body_bytes)
+            taken = self.take_batch(link, born_host, &send, topic, raw, header + header_bytes, body_bytes)
+        else:
+            taken = self.take_single(link, born_host, &send, topic, name, raw, header + header_bytes, body_bytes)
+        if taken and topic.budget is not None:
+            topic.budget.use(self.messages - before, body_bytes)
+        return taken
 
     cdef int take_single(
         self, int64_t link, bytes born_host, Send *send, TopicTarget topic, str name, Text raw, Bytes body,

@@ -5,6 +5,7 @@ cdef class TopicTarget:
     cdef public int32_t write_queue_nums
     cdef public bint takes_plain
     cdef public dict queues
+    cdef public Budget budget
     cdef uint32_t key_prefix
 
     def __init__(self, str name, int32_t write_queue_nums, *, bint takes_plain):
@@ -14,6 +15,7 @@ cdef class TopicTarget:
         self.write_queue_nums = write_queue_nums
         self.takes_plain = takes_plain and len(raw) <= 127
         self.queues = {}
+        self.budget = None
         self.key_prefix = hash_more(0, <Bytes>PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix))
 
 

@@ -254,6 +254,10 @@ class RequestCode(IntEnum):
     """broker: batches of ordered pops that are not acknowledged (slaves ask)."""
     TANDEM_ACCESS = 7_309
     """broker: users and their policies, with passwords (slaves ask)."""
+    TANDEM_QUOTAS = 7_330
+    """broker: the limits of users, topics and groups, and how often each was exceeded (slaves ask, too)."""
+    TANDEM_SET_QUOTAS = 7_331
+    """broker: sets limits of users, topics and groups; one without values is deleted."""
     AUTH_CREATE_USER = 3_001
     """broker: creates a user (docs/reference/access.md)."""
     AUTH_UPDATE_USER = 3_002

@@ -8,6 +8,7 @@ from tandemq.broker.features.delay import feature as delay
 from tandemq.broker.features.groups import feature as groups
 from tandemq.broker.features.pop import feature as pop
 from tandemq.broker.features.pulls import feature as pulls
+from tandemq.broker.features.quotas import feature as quotas
 from tandemq.broker.features.replies import feature as replies
 from tandemq.broker.features.retries import feature as retries
 from tandemq.broker.features.scrub import feature as scrub
@@ -20,6 +21,7 @@ from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.kernel import Kernel
 
 FEATURES: tuple[Callable[[Kernel], Sequence[Feature]], ...] = (
+    quotas.build,
     sends.build,
     scrub.build,
     pulls.build,

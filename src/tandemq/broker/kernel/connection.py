@@ -7,13 +7,25 @@ from tandemq.boundary import LinkKind, Now
 from tandemq.codec.record.record import encode_host
 from tandemq.codec.remoting.frame import FrameDecoder
 from tandemq.codec.remoting.partial_frames import PartialFrames
+from tandemq.engine import Budget
 from tandemq.model.command import Command
 
 
 class Link:
     """State of a remoting connection: its unfinished frame, and the peer's address."""
 
-    __slots__ = ("born_host", "decoder", "is_closed", "kind", "nonces", "number", "peer", "seen_ms", "takes_go_away")
+    __slots__ = (
+        "born_host",
+        "budget",
+        "decoder",
+        "is_closed",
+        "kind",
+        "nonces",
+        "number",
+        "peer",
+        "seen_ms",
+        "takes_go_away",
+    )
 
     def __init__(
         self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int, unfinished: PartialFrames
@@ -27,6 +39,8 @@ class Link:
         self.born_host = pack_host(peer)
         self.nonces: list[bytes] = []
         """Nonces sent to a group member for its next requests on this connection; see `failover.member_requests`."""
+        self.budget: Budget | None = None
+        """Rate of the sends of the user that it belongs to; None: unlimited, or not known yet."""
         self.takes_go_away = False
         """Whether it is a client that understands GO_AWAY; see `connections.farewell`."""
         self.is_closed = False

@@ -8,7 +8,7 @@ Source: docs/internals/storage.md, "topics.json"; RocketMQ TopicConfigManager.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,7 +21,7 @@ from tandemq.broker.state.table_journal import REMOVED, TableJournal, removed_na
 from tandemq.codec.record.record import TOPIC_V1_BYTES_MAX
 from tandemq.codec.remoting.bodies import convert
 from tandemq.config.settings import BrokerConfig
-from tandemq.engine import TopicTarget
+from tandemq.engine import Budget, TopicTarget
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.attributes import (
     ATTRIBUTES_BYTES_MAX,
@@ -123,6 +123,7 @@ class Topics:
         self._unsaved_table = 0
         """The last change that concerns the whole table."""
         self._table_bytes = 0
+        self._budget_of: Callable[[str], Budget | None] = lambda _name: None
         self._unserved: dict[str, TopicConfig] = {}
         """Topics whose queues have a format that is not supported; kept in the file for the broker that made them."""
         self.mappings = QueueMappings(saver, config.broker_name)
@@ -217,6 +218,7 @@ class Topics:
         self._leave(config.topic_name)
         is_static = config.topic_name in self.mappings.table
         topic = Topic(config, checks_type=self._config.message_type_check, is_static=is_static)
+        topic.budget = self._budget_of(config.topic_name)
         self.table[config.topic_name] = topic
         self._table_bytes += topic.bytes_in_table
         return topic
@@ -268,6 +270,10 @@ class Topics:
             found = self._store.queue(topic.config.topic_name, queue_id)
             topic.queues[queue_id] = found
         return found
+
+    def limit_with(self, budget_of: Callable[[str], Budget | None]) -> None:
+        """Set what returns the rate of a topic's sends, for topics that are created or changed from now on."""
+        self._budget_of = budget_of
 
     def put(self, config: TopicConfig, wall_ms: int) -> Topic:
         """Create or change a topic."""

@@ -5,12 +5,13 @@ async with Admin("127.0.0.1:9876") as admin:
     for queue, progress in (await admin.progress("billing")).items(): …
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from tandemq.client.admin import access, groups, overview, queries, traces
 from tandemq.client.admin import cluster as administration
+from tandemq.client.admin import quotas as limits
 from tandemq.client.admin.cluster import ClusterInfo, QueueStats
 from tandemq.client.admin.groups import ClientConnection, ConsumeProgress, GroupConnections, ResetTarget
 from tandemq.client.aio.lifecycle import AsyncClient
@@ -30,6 +31,7 @@ from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue, StoredMessage
+from tandemq.model.quota import Quota
 from tandemq.model.topic import TRACE_TOPIC, TopicConfig
 
 T = TypeVar("T")
@@ -262,6 +264,14 @@ class Admin(AsyncClient[Routes]):
     async def delete_policy(self, user: str, resource: str = "") -> None:
         """Delete what was decided for a user and a resource, "" for all, on all masters."""
         await self._run(access.delete_entry(self._routes, user, resource))
+
+    async def set_quotas(self, quotas: Sequence[Quota]) -> None:
+        """Limit users, topics and groups on all masters; a limit without values is deleted."""
+        await self._run(limits.set_quotas(self._routes, quotas))
+
+    async def quotas(self) -> list[tuple[Quota, limits.Exceeded]]:
+        """Return the limits of users, topics and groups, and how often each was exceeded."""
+        return await self._run(limits.quotas(self._routes))
 
     async def policies(self) -> list[dict[str, Any]]:
         """Return the entries of all policies: user, resource, decision, actions, sourceIps."""

@@ -7,12 +7,14 @@
     messages.py      messages and properties of records
     filters.py       SQL92 filters
     send_engine.py   sends, of which the header is in `send_header.pxi` and the properties are in `send_properties.pxi`
+    budget.py        rates of users, topics and groups
     timers.py        records of timed messages
     moves.py         records stored again in other queues
 
 The compiled engine has the same parts in files of the same name, `.pxi`.
 """
 
+from tandemq.engine.python.budget import Budget
 from tandemq.engine.python.filters import FilterProgram, Selected, evaluation_cost, select_messages
 from tandemq.engine.python.keys import KEY_ROW, KEY_ROW_BYTES, LinkedKeys, key_hash, key_rows, link_keys
 from tandemq.engine.python.messages import RecordProperties, StoredMessages, record_properties, stored_messages
@@ -55,6 +57,7 @@ __all__ = [
     "TIMED_BYTES_MAX",
     "WAITS_UNCHANGED",
     "Ack",
+    "Budget",
     "CopiedRecord",
     "EndedHalf",
     "FilterProgram",

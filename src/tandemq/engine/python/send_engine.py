@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tandemq.engine.python.budget import Budget
 from tandemq.engine.python.queue_tail import QueueTail
 
 TIMED_BYTES_MAX = 192
@@ -14,7 +15,7 @@ CHECKED_BYTES_MAX = 96
 class TopicTarget:
     """The values of a topic that its ordinary sends need."""
 
-    __slots__ = ("encoded", "queues", "takes_plain", "write_queue_nums")
+    __slots__ = ("budget", "encoded", "queues", "takes_plain", "write_queue_nums")
 
     def __init__(self, name: str, write_queue_nums: int, *, takes_plain: bool) -> None:
         """Begin without a queue.
@@ -29,6 +30,8 @@ class TopicTarget:
         self.takes_plain = takes_plain
         self.queues: dict[int, QueueTail] = {}
         """Queues in use so far, by queue id."""
+        self.budget: Budget | None = None
+        """Rate of its sends; None: unlimited."""
 
 
 Ack = tuple[int, bytes | None, int, int, int]
@@ -78,7 +81,9 @@ class SendEngine:
     """Ordinary sends of one turn: from frames to records, queue entries, keys and responses."""
 
     count = 0
-    """Messages taken since the last `flush`."""
+    """Requests taken since the last `flush`."""
+    messages = body_bytes = 0
+    """Messages of them, and bytes of their bodies."""
 
     def __init__(self, topics: Mapping[str, TopicTarget]) -> None:
         """Take the table of topics, which the owner changes; nothing is known of transactions."""
@@ -123,6 +128,7 @@ class SendEngine:
         room: int,
         store_ms: int,
         timers_room: int,
+        now_ms: int = 0,
         *,
         takes_halves: bool = False,
         takes_ends: bool = False,
@@ -134,6 +140,7 @@ class SendEngine:
             room: bytes that the current file has for them.
             store_ms: their store time.
             timers_room: maximum number of timed messages.
+            now_ms: monotonic time, for the rates of topics.
             takes_halves: whether half messages are accepted.
             takes_ends: whether ends of transactions are accepted.
         """

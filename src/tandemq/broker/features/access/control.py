@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from tandemq.boundary import Now
+from tandemq.boundary import Now, Turn
 from tandemq.broker.features.access.needs import OPEN, needs_of
 from tandemq.broker.features.access.table import AccessTable, CopiedAccessTable
 from tandemq.broker.kernel.connection import Handler, Link
@@ -23,6 +23,7 @@ from tandemq.broker.kernel.copied_tables import Table
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.guard import RequestGuard
 from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.refused_peers import host_of
 from tandemq.codec.remoting.signature import ACCESS_KEY, is_signed, member_credentials
 from tandemq.config.access import configured_users
@@ -53,8 +54,11 @@ class AccessControl(Feature, RequestGuard):
         self.table = AccessTable(kernel.saver)
         self._keyring = kernel.keyring
         self._cluster = kernel.current.config.cluster
+        self._quotas = kernel.features.find(Quotas)
+        self._links: dict[str, set[int]] = {}
+        """Connections of the users whose number of connections is limited."""
         self._refusals = Refusals()
-        self._refused: dict[str, int] = {"authentication": 0, "authorization": 0, "malformed": 0}
+        self._refused: dict[str, int] = {"authentication": 0, "authorization": 0, "malformed": 0, "connections": 0}
         self._checks_rights = False
         self._own: dict[str, AclUser] = {}
         self.adopt_config(kernel.current.config)
@@ -118,6 +122,14 @@ class AccessControl(Feature, RequestGuard):
         user = self.caller(command)
         if user is None:
             return self._refuse(link, command, "authentication", NOT_AUTHENTICATED, now)
+        if self._quotas.limits_users:
+            link.budget = self._quotas.user(user.username)
+            most = self._quotas.connections_of(user.username)
+            if most and not self._may_connect(link.number, user.username, most):
+                text = f"user {user.username} has {most} connections, no more are allowed"
+                return self._refuse(link, command, "connections", text, now)
+        else:
+            link.budget = None
         if user.is_super or not self._checks_rights:
             return None
         try:
@@ -135,6 +147,20 @@ class AccessControl(Feature, RequestGuard):
                 text = f"User:{user.username} has no permission to access {need} from {address}, {why}."
                 return self._refuse(link, command, "authorization", text, now)
         return None
+
+    def _may_connect(self, link: int, user: str, most: int) -> bool:
+        """Whether a connection is one of those that a user may have."""
+        links = self._links.setdefault(user, set())
+        if link not in links and len(links) < most:
+            links.add(link)
+        return link in links
+
+    def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
+        """See `Feature`."""
+        for user, links in list(self._links.items()):
+            links.discard(link)
+            if not links:
+                del self._links[user]
 
     def caller(self, command: Command) -> AclUser | None:
         """Return the user of a request; None if its user or signature is wrong, after the same work in each case."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from tandemq.boundary import Now
+from tandemq.broker.features.pop.in_flight import InFlight
 from tandemq.broker.features.pop.orders import Orders
 from tandemq.broker.features.pop.records import Acknowledged, PopCheckpoint, Popped
 from tandemq.broker.features.pop.revive_queue import ReviveQueues
@@ -28,7 +29,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.java_types import Int32, Int64
-from tandemq.model.pop import MESSAGES_MAX, ORDERED_QUEUE, TopicKind, parse_handle, pop_retry_topic
+from tandemq.model.pop import MESSAGES_MAX, ORDERED_QUEUE, TopicKind, parse_handle, pop_retry_topic, popped_topic
 
 ENTRIES_MAX = 4_096
 """Maximum number of entries of a request with acknowledgements of several pops."""
@@ -69,7 +70,12 @@ class Acks(Feature):
     """Take acknowledgements, and changes of invisible times."""
 
     def __init__(
-        self, kernel: Kernel, queues: ReviveQueues, orders: Orders, wake: Callable[[Iterable[str]], None]
+        self,
+        kernel: Kernel,
+        queues: ReviveQueues,
+        orders: Orders,
+        in_flight: InFlight,
+        wake: Callable[[Iterable[str]], None],
     ) -> None:
         """Begin.
 
@@ -77,10 +83,12 @@ class Acks(Feature):
             kernel: of the broker.
             queues: the revive topic.
             orders: batches of ordered pops.
+            in_flight: messages of groups with a limit.
             wake: has the requests that wait for topics tried again.
         """
         self._queues = queues
         self._orders = orders
+        self._in_flight = in_flight
         self._wake = wake
         self._offsets = kernel.offsets
         self._puts = kernel.puts
@@ -180,6 +188,7 @@ class Acks(Feature):
             self._queues.put_checkpoint(checkpoint, taken.revive_queue, now)
         except SendRefused as error:
             return command.answer(error.code, remark=error.remark)
+        self._in_flight.add(popped, checkpoint.offsets, checkpoint.revive_ms)
         self._take(taken, fields.offset)
         answer = {
             "popTime": str(now.wall_ms),
@@ -266,6 +275,8 @@ class Acks(Feature):
 
     def _take(self, taken: _Taken, offset: int) -> None:
         self._taken.setdefault(taken, {})[offset] = None
+        if self._in_flight.remove(taken.popped, offset):
+            self._wake([popped_topic(taken.popped.topic, taken.popped.group)])
 
     # A turn.
 

@@ -14,6 +14,7 @@ from operator import itemgetter
 from struct import Struct
 
 from tandemq.boundary import Buffer, Now, Turn
+from tandemq.broker.features.pop.in_flight import InFlight
 from tandemq.broker.features.pop.orders import Orders
 from tandemq.broker.features.pop.records import PopCheckpoint, Popped
 from tandemq.broker.features.pop.revive import Revival
@@ -24,6 +25,7 @@ from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.messages.refused import SendRefused
 from tandemq.broker.kernel.pulls import Messages, PullRefused, Pulls
+from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.read_checks import ReadChecks
 from tandemq.broker.kernel.serving import Right, Serving
 from tandemq.broker.state.message_type import is_prioritized
@@ -32,7 +34,7 @@ from tandemq.codec.record.record import unpack_head
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import NotificationFields, PollingInfoFields, PopFields, is_true, read_fields
 from tandemq.config.settings import BrokerConfig
-from tandemq.engine import WAITS_UNCHANGED, RecordChanges, copy_record
+from tandemq.engine import WAITS_UNCHANGED, Budget, RecordChanges, copy_record
 from tandemq.errors import OffsetGone, ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.attributes import priority_factor
 from tandemq.model.codes import RequestCode as Code
@@ -75,6 +77,8 @@ _size_offset = Struct(">i16xq").unpack_from
 class _Found:
     """What a pop takes."""
 
+    most: int
+    """Maximum number of messages."""
     queues: list[PoppedQueue] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
     count: int = 0
@@ -106,8 +110,14 @@ class _Round:
 class PopProcessor(Feature):
     """The pops of one broker."""
 
-    def __init__(self, kernel: Kernel, queues: ReviveQueues, revival: Revival, orders: Orders) -> None:
+    def __init__(
+        self, kernel: Kernel, queues: ReviveQueues, revival: Revival, orders: Orders, in_flight: InFlight
+    ) -> None:
         """Begin without pops. `queues`: the revive topic."""
+        self._quotas = kernel.features.find(Quotas)
+        self._in_flight = in_flight
+        self._limited: dict[str, int] = {}
+        """Topics of requests that wait because of a limit of their group, and when to try them (monotonic ms)."""
         self._queues = queues
         self._orders = orders
         self._revival = revival
@@ -296,12 +306,13 @@ class PopProcessor(Feature):
 
     def _answer(self, request: WaitingRequest, now: Now) -> bool:
         """Answer a request if there are messages for it; return whether it was answered."""
+        most = self._allowed(request, now)
+        if not most or not self._has_room(request):
+            return False
         if request.is_notification:
             return self._notify(request, now)
-        if not self._has_room(request):
-            return False
         revive_queue = next(self._next_revive_queue) % self._queues.count
-        found = self._read(request, revive_queue, now)
+        found = self._read(request, revive_queue, now, min(most, request.most))
         command = request.command
         if not found.count:
             return False
@@ -315,7 +326,28 @@ class PopProcessor(Feature):
         waits, end = WAITS_UNCHANGED * self._turn.serving.is_elect, 0 if request.order else self._store.log.end
         self._puts.acks.append((request.link, encode_command(answer), end, waits, 0))
         self.popped += found.count
+        if (budget := self._budget(request.group)) is not None:
+            budget.use(found.count, len(body))
         return True
+
+    def _budget(self, group: str) -> Budget | None:
+        return self._quotas.group(group) if self._quotas.limits_groups else None
+
+    def _allowed(self, request: WaitingRequest, now: Now) -> int:
+        """Return how many messages the limits of its group allow; 0: its topic is tried again once they allow some."""
+        budget = self._budget(request.group)
+        wait_ms = 0 if budget is None else budget.wait_ms(now.mono_ms)
+        if budget is not None and wait_ms:
+            self._quotas.slowed(budget)
+            self._limit(request.topic, now.mono_ms + wait_ms)
+            return 0
+        room = self._in_flight.room(request.group, now.wall_ms)
+        if not room and (back_ms := self._in_flight.next_ms(request.group)) is not None:
+            self._limit(request.topic, now.mono_ms + max(1, back_ms - now.wall_ms))
+        return room
+
+    def _limit(self, topic: str, until_ms: int) -> None:
+        self._limited[topic] = min(until_ms, self._limited.get(topic, until_ms))
 
     def _has_room(self, request: WaitingRequest) -> bool:
         """Whether a request may be answered in this turn; else its topic is tried again once there is room."""
@@ -343,9 +375,9 @@ class PopProcessor(Feature):
 
     # Reading.
 
-    def _read(self, request: WaitingRequest, revive_queue: int | None, now: Now) -> _Found:
+    def _read(self, request: WaitingRequest, revive_queue: int | None, now: Now, most: int | None = None) -> _Found:
         """Take messages for a request, with checkpoints in a queue of the revive topic; None: look at them only."""
-        found = _Found()
+        found = _Found(request.most if most is None else most)
         places = self._places(request)
         for kind, topic, queue_id in places:
             queue = self._store.queues.get((topic, queue_id))
@@ -400,10 +432,10 @@ class PopProcessor(Feature):
         place = queue.topic, request.group, queue.queue_id
         if offset >= end or (request.order and self._orders.is_blocked(place, offset, request.attempt_id, now.wall_ms)):
             return
-        if found.count >= request.most:
+        if found.count >= found.most:
             found.rest += end - offset
             return
-        messages = self._examine(queue, offset, end, request, request.most - found.count)
+        messages = self._examine(queue, offset, end, request, found.most - found.count)
         if revive_queue is None:
             found.buffers += messages.buffers
             found.rest += messages.number
@@ -452,7 +484,9 @@ class PopProcessor(Feature):
             return
         broker = self._current.config.broker_name
         popped = Popped(queue.topic, queue_id, group, offsets[0], now.wall_ms, broker)
-        self._queues.put_checkpoint(PopCheckpoint(popped, request.invisible_ms, tuple(offsets)), revive_queue, now)
+        checkpoint = PopCheckpoint(popped, request.invisible_ms, tuple(offsets))
+        self._queues.put_checkpoint(checkpoint, revive_queue, now)
+        self._in_flight.add(popped, offsets, checkpoint.revive_ms)
         taken = PoppedQueue(kind, queue_id, offsets[0], offsets)
         found.queues.append(taken)
         is_retry = kind is not TopicKind.NORMAL
@@ -533,6 +567,11 @@ class PopProcessor(Feature):
         """Try waiting requests whose topics got messages that may be seen by now."""
         for link in [link for link in self._crowded if self._pulls.has_room(link)]:
             self.wake(self._crowded.pop(link))
+        if self._limited:
+            due = [topic for topic, due_ms in self._limited.items() if due_ms <= now.mono_ms]
+            for topic in due:
+                del self._limited[topic]
+            self.wake(due)
         serving = self._turn.serving
         if (
             not self._rounds
@@ -613,7 +652,9 @@ class PopProcessor(Feature):
                 return 0
         if self._crowded and any(map(self._pulls.will_have_room, self._crowded)):
             return 0
-        return self.waiting.next_ms()
+        waiting_ms = self.waiting.next_ms()
+        times = self._limited.values() if waiting_ms is None else (*self._limited.values(), waiting_ms)
+        return min(times, default=None)
 
     def run_due(self, _turn: Turn, now: Now) -> None:
         """Answer requests whose time is over, and wake those for queues whose messages are visible again."""
@@ -640,6 +681,8 @@ class PopProcessor(Feature):
         if refusal is None:
             return
         self._rounds.clear()
+        self._limited.clear()
+        self._in_flight.forget()
         for request in self.waiting.some(self.waiting.size):
             answer = request.command.answer(ResponseCode.NO_PERMISSION, remark=refusal, fields=_info())
             turn.send(request.link, encode_command(answer))

@@ -26,12 +26,14 @@ from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.pull_counters import PullCounters
 from tandemq.broker.kernel.pulls import LINK_BYTES_MAX, AnswerView, Messages, PullAnswer, PullRefused, Pulls
+from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.kernel.verification import Verification
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.header import encode_header
 from tandemq.codec.remoting.requests import PullFields, decode_pull_frame, read_fields
 from tandemq.config.settings import BrokerConfig
+from tandemq.engine import Budget
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Command
@@ -98,6 +100,8 @@ class PullPath(Feature, Pulls):
         self._reader = MessageReader(kernel.store.log, kernel.damages)
         kernel.store.log.reader.limit_memory(kernel.machine.memory_bytes // KEPT_MEMORY_PART)
         self._verification = kernel.features.find(Verification)
+        self._quotas = kernel.features.find(Quotas)
+        self._now_ms = 0
         self._spent = 0
         """Bytes of answers built in this turn."""
         self._sent: dict[int, int] = {}
@@ -142,9 +146,9 @@ class PullPath(Feature, Pulls):
 
     # Room.
 
-    def begin_turn(self, turn: Turn, _now: Now) -> None:
+    def begin_turn(self, turn: Turn, now: Now) -> None:
         """Renew the budgets of a turn, and answer the pulls that waited for room first."""
-        self._spent = 0
+        self._spent, self._now_ms = 0, now.mono_ms
         self._releases_left = RELEASED_PER_TURN_MAX
         self._sent.clear()
         self.held.begin_turn()
@@ -296,6 +300,10 @@ class PullPath(Feature, Pulls):
     def _hold(self, pull: PullRequest, now: Now) -> None:
         fields, queue = pull.fields, pull.queue
         wait_ms = fields.suspend_timeout_millis if self._config.long_polling else self._config.short_polling_ms
+        budget = self._quotas.group(fields.consumer_group) if self._quotas.limits_groups else None
+        if budget is not None and (slowed_ms := budget.wait_ms(now.mono_ms)):
+            wait_ms = min(wait_ms, slowed_ms)
+            self._quotas.slowed(budget)
         if not self.held.hold(queue, pull, now.mono_ms + max(0, min(wait_ms, SUSPEND_MS_MAX))):
             raise PullRefused(
                 ResponseCode.SYSTEM_BUSY, "too many pulls are held on this connection, or in all; pull again later"
@@ -371,6 +379,9 @@ class PullPath(Feature, Pulls):
         if not self.has_room(pull.link):
             self._wait(pull, turn, end)
             return True
+        budget = self._quotas.group(pull.fields.consumer_group) if self._quotas.limits_groups else None
+        if budget is not None and not pull.is_replica and budget.wait_ms(self._now_ms):
+            return self._delay(pull, budget, turn, end, is_last=is_last)
         try:
             buffers, count, size, next_offset, mismatch, waits_at, cost = self._read(pull)
         except OffsetGone:
@@ -400,7 +411,17 @@ class PullPath(Feature, Pulls):
         fields = pull.fields
         self.counters.note(fields.topic, fields.consumer_group, fields.queue_id, count, size, next_offset)
         self.counters.helped += count if pull.is_helped else 0
+        if budget is not None:
+            budget.use(count, size)
         self._send(pull, turn, _FOUND, "FOUND", next_offset, end, buffers, size)
+        return True
+
+    def _delay(self, pull: PullRequest, budget: Budget, turn: Turn, end: int, *, is_last: bool) -> bool:
+        """Have a pull wait because its group has used up what it may get; the last time it is to be repeated."""
+        if not is_last:
+            return False
+        self._quotas.slowed(budget)
+        self._send(pull, turn, _AGAIN, f"{budget.name} exceeds its limit", pull.fields.queue_offset, end)
         return True
 
     def _read(self, pull: PullRequest) -> Messages:

@@ -6,6 +6,7 @@ Source: docs/reference/requests.md, "sending"; RocketMQ SendMessageProcessor.
 """
 
 from tandemq.boundary import Now
+from tandemq.broker.features.sends.slowed import SlowedSends
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.messages.half_message import as_half, is_half
 from tandemq.broker.kernel.messages.refused import SendRefused, check_room
@@ -18,6 +19,7 @@ from tandemq.broker.kernel.messages.system_properties import (
 )
 from tandemq.broker.kernel.messages.timed_message import requested_time
 from tandemq.broker.kernel.puts import Puts, trace_fields
+from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.sends import VERSION_3_4_9, SendPlace, read_send_fields
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.message_type import message_type, priority_of, type_problem
@@ -26,7 +28,7 @@ from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.recall_handle import encode_handle
 from tandemq.codec.remoting.requests import SendFields, is_true
-from tandemq.engine import CHECKED_BYTES_MAX
+from tandemq.engine import CHECKED_BYTES_MAX, Budget
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.attributes import PRIORITY
 from tandemq.model.codes import ResponseCode
@@ -64,21 +66,42 @@ _Response = tuple[bytes | None, int, bool, int]
 class DecodedPath:
     """Check and store sends whose headers are decoded."""
 
-    def __init__(self, state: Puts, groups: Groups) -> None:
+    def __init__(self, state: Puts, groups: Groups, quotas: Quotas) -> None:
         """Begin; responses go to `state.acks`."""
         self._state = state
         self._groups = groups
+        self._quotas = quotas
+        self.slowed = SlowedSends()
         self._common: dict[str, str] = {}
 
     def set_in_all(self, properties: dict[str, str]) -> None:
         """Set these properties in all messages from now on."""
         self._common = properties
 
+    def take_slowed(self, now: Now) -> None:
+        """Store the sends whose time to wait is over."""
+        for send in self.slowed.take_due(now.mono_ms):
+            messages = self._state.count
+            self._take(send.link, send.command, (), now)
+            for budget in send.budgets:
+                budget.use(max(0, self._state.count - messages - 1), 0)  # the rest of a batch
+
     def take(self, link: Link, command: Command, now: Now) -> None:
-        """Store any send, and add its response or refusal to the acks."""
+        """Store any send, and add its response or refusal to the acks; or have it wait."""
+        self._take(link, command, None, now)
+
+    def _take(self, link: Link, command: Command, budgets: tuple[Budget, ...] | None, now: Now) -> None:
+        """Store a send. `budgets`: rates that it uses; None: not looked up yet."""
         try:
             fields = read_send_fields(command)
+            if budgets is None:
+                budgets = self._budgets(link, fields.topic)
+            if budgets and self._waits(link, command, budgets, now):
+                return
+            messages = self._state.count
             ack = self._store_any(link, command, fields, now)
+            for budget in budgets:
+                budget.use(self._state.count - messages, len(command.body))
         except SendRefused as refused:
             ack = self._refuse(command, refused.code, refused.remark)
         except ProtocolError as error:
@@ -86,6 +109,30 @@ class DecodedPath:
         except RecordTooLarge as error:
             ack = self._refuse(command, ResponseCode.MESSAGE_ILLEGAL, str(error))
         self._state.acks.append((link.number, *ack))
+
+    def _budgets(self, link: Link, name: str) -> tuple[Budget, ...]:
+        """Return the rates that a send uses."""
+        topic = self._state.topics.get(name)
+        of_topic = None if topic is None else topic.budget
+        return tuple(budget for budget in (of_topic, link.budget) if budget is not None)
+
+    def _waits(self, link: Link, command: Command, budgets: tuple[Budget, ...], now: Now) -> bool:
+        """Whether a send waits until its rates allow it.
+
+        Raises:
+            SendRefused: a rate is used up.
+        """
+        waits_ms = {budget: budget.wait_ms(now.mono_ms) for budget in budgets}
+        exceeded = [budget for budget, wait_ms in waits_ms.items() if wait_ms]
+        if not exceeded:
+            return False
+        wait_ms = max(waits_ms.values())
+        slows = all(budget.slows for budget in exceeded)
+        if slows and self.slowed.add(link, command, budgets, wait_ms, now.mono_ms):
+            self._quotas.slowed(exceeded[0])
+            return True
+        self._quotas.refused(exceeded[0])
+        raise SendRefused(ResponseCode.SYSTEM_BUSY, f"{exceeded[0].name} exceeds its limit, try again in {wait_ms} ms")
 
     def _refuse(self, command: Command, code: int, remark: str) -> _Response:
         answer = None if command.is_oneway else encode_command(command.answer(code, remark=remark))

@@ -16,13 +16,14 @@ Source: docs/reference/requests.md, "sending"; docs/decisions/0016-one-engine.md
 
 from collections.abc import Mapping
 
-from tandemq.boundary import Now
+from tandemq.boundary import Now, Turn
 from tandemq.broker.features.sends.decoded_path import DecodedPath
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.messages.timed_message import precision_ms
 from tandemq.broker.kernel.puts import trace_fields
+from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.sends import OpenHalves, SendPlace, Sends
 from tandemq.codec.remoting.requests import SendFields
 from tandemq.config.settings import BrokerConfig
@@ -50,7 +51,7 @@ class SendPath(Feature, Sends):
         self._open_halves: OpenHalves | None = None
         """The open transactions; None: not known."""
         self._engine = SendEngine(self._topics)
-        self.decoded = DecodedPath(kernel.puts, kernel.groups)
+        self.decoded = DecodedPath(kernel.puts, kernel.groups, kernel.features.find(Quotas))
         self._configure_engine()
 
     def requests(self) -> dict[RequestCode, Request]:
@@ -99,7 +100,8 @@ class SendPath(Feature, Sends):
         stores them together. The time of the turn is not looked at: it takes a microsecond per send.
         """
         puts = self._puts
-        if not puts.admits_ordinary:
+        budget = link.budget
+        if not puts.admits_ordinary or (budget is not None and budget.wait_ms(now.mono_ms)):
             return position
         if not self._engine.count:
             self._follow_trace_topic()
@@ -109,10 +111,24 @@ class SendPath(Feature, Sends):
                 log.room,
                 now.wall_ms,
                 puts.timers_room(),
+                now.mono_ms,
                 takes_halves=puts.half_refusal is None and not self._current.config.reject_transactions,
                 takes_ends=self._open_halves is not None and self._open_halves.may_end(),
             )
-        return self._engine.take(link.number, link.born_host, data, position)
+        if budget is None:
+            return self._engine.take(link.number, link.born_host, data, position)
+        messages, size = self._engine.messages, self._engine.body_bytes
+        end = self._engine.take(link.number, link.born_host, data, position)
+        budget.use(self._engine.messages - messages, self._engine.body_bytes - size)
+        return end
+
+    def begin_turn(self, _turn: Turn, now: Now) -> None:
+        """Take sends that waited until their rates allow them."""
+        self.decoded.take_slowed(now)
+
+    def deadline_ms(self) -> int | None:
+        """See `Feature`."""
+        return self.decoded.slowed.next_ms()
 
     def store_waiting(self) -> None:
         """Store the messages accepted since the last time, before anything else is stored."""

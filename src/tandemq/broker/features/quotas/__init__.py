@@ -1,0 +1,1 @@
+"""Limits of users, topics and consumer groups. Source: docs/reference/quotas.md."""

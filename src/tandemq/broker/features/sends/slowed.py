@@ -1,0 +1,64 @@
+"""Sends beyond a rate that slows: they wait, in their order, until the rate allows them.
+
+What a waiting send needs is used when it begins to wait, so that each one knows its time.
+"""
+
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+from tandemq.broker.kernel.connection import Link
+from tandemq.engine import Budget
+from tandemq.model.command import Command
+
+WAIT_MS_MAX = 1_000
+"""How long a send may wait; clients wait for 3 s by default."""
+SENDS_MAX = 16_384
+BYTES_MAX = 64 << 20
+PER_TURN_MAX = 512
+"""Maximum number of sends that one turn takes."""
+
+
+class SlowedSend(NamedTuple):
+    """A send that waits."""
+
+    due_ms: int
+    """Monotonic."""
+    number: int
+    link: Link
+    command: Command
+    budgets: tuple[Budget, ...]
+
+
+class SlowedSends:
+    """The sends that wait."""
+
+    def __init__(self) -> None:
+        """Begin without sends."""
+        self._sends: list[SlowedSend] = []
+        """A heap."""
+        self._bytes = 0
+        self._numbers = count()
+
+    def add(self, link: Link, command: Command, budgets: tuple[Budget, ...], wait_ms: int, now_ms: int) -> bool:
+        """Have a send wait; return whether it may: the time is short enough, and there is room."""
+        size = len(command.body)
+        if wait_ms > WAIT_MS_MAX or len(self._sends) >= SENDS_MAX or self._bytes + size > BYTES_MAX:
+            return False
+        for budget in budgets:
+            budget.use(1, size)
+        heappush(self._sends, SlowedSend(now_ms + wait_ms, next(self._numbers), link, command, budgets))
+        self._bytes += size
+        return True
+
+    def take_due(self, now_ms: int) -> list[SlowedSend]:
+        """Return the sends whose time has come."""
+        due: list[SlowedSend] = []
+        while self._sends and self._sends[0].due_ms <= now_ms and len(due) < PER_TURN_MAX:
+            due.append(heappop(self._sends))
+            self._bytes -= len(due[-1].command.body)
+        return due
+
+    def next_ms(self) -> int | None:
+        """Return when the next send is due, monotonic ms; None: none waits."""
+        return self._sends[0].due_ms if self._sends else None
