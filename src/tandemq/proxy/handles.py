@@ -63,7 +63,7 @@ def check_current(receipt: Receipt, wall_ms: int) -> None:
     """
     if receipt.handle.revive_ms <= wall_ms:
         late_ms = wall_ms - receipt.handle.revive_ms
-        raise CallRefused(Code.INVALID_RECEIPT_HANDLE, f"the receipt handle has expired {late_ms} ms ago")
+        raise CallRefused(Code.INVALID_RECEIPT_HANDLE, f"INVALID_RECEIPT_HANDLE: it has expired {late_ms} ms ago")
 
 
 def ack_request(receipt: Receipt, group: str, topic: str) -> Command:

@@ -40,6 +40,9 @@ from tandemq.proxy.times import milliseconds
 BODY_BYTES_MAX = 4 << 20
 PROPERTIES_MAX = 128
 PROPERTY_BYTES_MAX = 16 * 1024
+"""Maximum size of a message's tag, keys, and names and values of its own properties."""
+ENCODED_BYTES_MAX = 20 * 1024
+"""Maximum size of all properties as brokers get them: separators, id, times, trace and others are in it too."""
 GROUP_BYTES_MAX = 64
 IMMUNITY_S_MAX = 3_600
 PRIORITY_MAX = INT32_MAX
@@ -136,7 +139,7 @@ def prepare(message: Message, topic: str, peer: str) -> Prepared:
     if system.HasField("born_timestamp"):
         pairs[BORN_TIMESTAMP] = str(milliseconds(system.born_timestamp))
     text = names.encode_properties(own | pairs)
-    _check_text(text, len(own) + len(pairs))
+    _check_text(text, len(own) + len(pairs), own, system)
     return Prepared(topic, kind, system.message_id, _body(message), text, system.message_group if kind == FIFO else "")
 
 
@@ -194,14 +197,17 @@ def _check_own(own: dict[str, str]) -> None:
             raise CallRefused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property name {name[:100]!r} is reserved")
 
 
-def _check_text(text: str, count: int) -> None:
+def _check_text(text: str, count: int, own: dict[str, str], system: SystemProperties) -> None:
     """Check the encoded properties: their size, and that they hold no separators but their own."""
     size = len(text) if text.isascii() else len(text.encode())
     if size > PROPERTY_BYTES_MAX:
-        raise CallRefused(
-            Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"tag, keys and properties have {size} bytes, the maximum is {PROPERTY_BYTES_MAX}",
-        )
+        size_own = sum(len(part.encode()) for part in (system.tag, *system.keys, *own, *own.values()))
+        if size_own > PROPERTY_BYTES_MAX:
+            text = f"tag, keys and properties have {size_own} bytes, the maximum is {PROPERTY_BYTES_MAX}"
+            raise CallRefused(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
+        if size > ENCODED_BYTES_MAX:
+            text = f"all properties, encoded, have {size} bytes, the maximum is {ENCODED_BYTES_MAX}"
+            raise CallRefused(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
     is_separated = text.count(names.NAME_VALUE_SEPARATOR) == count == text.count(names.PROPERTY_SEPARATOR)
     if not is_separated or _CONTROL.search(text):
         text = "a tag, key or property contains a control character"

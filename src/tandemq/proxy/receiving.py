@@ -94,7 +94,8 @@ def parse_pop(query: ReceiveMessageRequest) -> Pop:
     else:
         invisible_ms = milliseconds(query.invisible_duration)
         if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
-            text = f"the invisible time is {invisible_ms} ms; it must be {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX}"
+            what = "small" if invisible_ms < INVISIBLE_MS_MIN else "large"
+            text = f"the invisibleTime is too {what}: {invisible_ms}, not {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX} ms"
             raise CallRefused(Code.ILLEGAL_INVISIBLE_TIME, text)
     expression = query.filter_expression.expression or SUBSCRIBE_ALL
     kind = SQL_EXPRESSION if query.filter_expression.type == FilterType.SQL else TAG_EXPRESSION

@@ -6,7 +6,7 @@ clients keep their queues through a failover.
 Source: docs/reference/grpc.md; RocketMQ RouteActivity.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import MASTER_ID, QueueData, TopicRoute
@@ -59,8 +59,7 @@ class Routing:
                 broker=_broker(data, query.endpoints),
                 accept_message_types=types,
             )
-            for data in _listed(route)
-            for queue_id, permission in enumerate(_permissions(data))
+            for data, queue_id, permission in _in_turn(_listed(route))
         ]
         return QueryRouteResponse(status=OK, message_queues=queues)
 
@@ -102,6 +101,16 @@ def _check_repeated(topic: Resource, endpoints: Endpoints) -> None:
 
 def _listed(route: TopicRoute) -> Iterator[QueueData]:
     return (data for data in route.queues if data.broker_name in route.brokers)
+
+
+def _in_turn(route: Iterable[QueueData]) -> list[tuple[QueueData, int, Permission]]:
+    """Return the queues of a route, those of its brokers in turn.
+
+    Simple consumers ask queue after queue, and each call waits at one broker for messages of any of its queues: broker
+    after broker, they would wait once for each queue of one that has nothing.
+    """
+    found = [(data, queue_id, it) for data in route for queue_id, it in enumerate(_permissions(data))]
+    return sorted(found, key=lambda queue: queue[1])
 
 
 def _broker(data: QueueData, endpoints: Endpoints) -> Broker:

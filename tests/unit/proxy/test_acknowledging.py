@@ -78,7 +78,11 @@ def test_an_expired_handle_is_invalid() -> None:
     cluster, client, messages = received(b"1", invisible_ms=10_000)
     cluster.run(10_500)
     assert outcomes(client.ack("G", "T", messages)) == ["INVALID_RECEIPT_HANDLE"]
-    assert code(client.change("G", "T", messages[0], 1_000).status) == "INVALID_RECEIPT_HANDLE"
+    changed = client.change("G", "T", messages[0], 1_000)
+    assert code(changed.status) == "INVALID_RECEIPT_HANDLE"
+    assert changed.status.message.startswith("INVALID_RECEIPT_HANDLE: it has expired "), (
+        "applications look for the word"
+    )
     assert client.receive("G", "T", poll_ms=5_000).bodies == [b"1"]
 
 

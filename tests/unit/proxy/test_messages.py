@@ -10,6 +10,7 @@ from tandemq.model import message as names
 from tandemq.model.message import StoredMessage, decode_properties
 from tandemq.proxy.messages import (
     BODY_BYTES_MAX,
+    ENCODED_BYTES_MAX,
     PROPERTIES_MAX,
     PROPERTY_BYTES_MAX,
     RESERVED,
@@ -157,8 +158,11 @@ def test_invalid_messages_are_refused_with_the_code_of_the_fault() -> None:
             message("T", user=lone),
             message("T", user={"a": "v" * PROPERTY_BYTES_MAX}),
             message("T", user={"a": "ü" * (PROPERTY_BYTES_MAX // 2)}),
-            message("T", tag="t" * PROPERTY_BYTES_MAX),
-            message("T", message_id="i" * PROPERTY_BYTES_MAX),
+            message("T", tag="t" * (PROPERTY_BYTES_MAX + 1)),
+            message("T", tag="t", keys=["k" * PROPERTY_BYTES_MAX]),
+            message("T", keys=["k"] * PROPERTY_BYTES_MAX),
+            message("T", message_id="i" * ENCODED_BYTES_MAX),
+            message("T", trace_context="t" * ENCODED_BYTES_MAX),
         ],
         "MESSAGE_BODY_EMPTY": [message("T", b""), gzipped(b"")],
         "MESSAGE_BODY_TOO_LARGE": [message("T", bytes(BODY_BYTES_MAX + 1)), gzipped(bytes(BODY_BYTES_MAX + 1))],
@@ -171,6 +175,9 @@ def test_invalid_messages_are_refused_with_the_code_of_the_fault() -> None:
 
 
 def test_values_at_the_limits_are_accepted() -> None:
+    prepare(message("T", tag="t" * PROPERTY_BYTES_MAX), "T", PEER)
+    part = PROPERTY_BYTES_MAX // 4
+    prepare(message("T", tag="t" * part, keys=["k" * part], user={"n" * part: "ü" * (part // 2)}), "T", PEER)
     prepare(message("T", message_group="g" * 63), "T", PEER)
     prepare(message("T", user={f"n{number}": "v" for number in range(PROPERTIES_MAX)}), "T", PEER)
     prepare(message("T", bytes(BODY_BYTES_MAX)), "T", PEER)

@@ -10,7 +10,8 @@ from tandemq.model.command import Command
 from tandemq.model.message import encode_properties
 from tandemq.proxy import receiving
 from tandemq.proxy.protocol import messaging_pb2 as pb
-from tandemq.proxy.receiving import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN
+from tandemq.proxy.receiving import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, parse_pop
+from tandemq.proxy.status import CallRefused
 from tests.unit.proxy.cluster import Client, ProxyCluster, code, message, receive_request, resource
 
 
@@ -70,6 +71,13 @@ def test_invalid_requests_are_refused() -> None:
             assert code(responses[0].status) == expected, (str(request), responses[0].status.message)
     assert cluster.client("").receive("G", "T").code == "CLIENT_ID_REQUIRED"
     assert client.receive("G", "T").bodies == [b"1"]
+
+
+@pytest.mark.parametrize(("ms", "word"), [(INVISIBLE_MS_MIN - 1, "small"), (INVISIBLE_MS_MAX + 1, "large")])
+def test_an_invisible_time_out_of_bounds_is_told_with_the_bounds(ms: int, word: str) -> None:
+    with pytest.raises(CallRefused) as refused:
+        parse_pop(receive_request("G", "T", invisible_ms=ms))
+    assert str(refused.value) == f"the invisibleTime is too {word}: {ms}, not 10000 to 43200000 ms"
 
 
 def test_odd_values_of_a_request_count_as_the_nearest_valid_ones() -> None:

@@ -24,7 +24,7 @@ def test_a_route_lists_all_queues_at_the_address_that_the_client_asked() -> None
     response = route(cluster.client(), "T")
     assert code(response.status) == "OK"
     found = [(queue.broker.name, queue.id) for queue in response.message_queues]
-    assert found == [(name, number) for name in ("broker-a", "broker-b") for number in range(3)]
+    assert found == [(name, number) for number in range(3) for name in ("broker-a", "broker-b")]
     for queue in response.message_queues:
         assert queue.topic == resource("T") and queue.broker.endpoints == ENDPOINTS and queue.broker.id == 0
         assert queue.permission == pb.Permission.READ_WRITE

@@ -10,7 +10,7 @@ Source: docs/reference/pop.md; RocketMQ ConsumerOrderInfoManager.
 """
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import msgspec
@@ -35,6 +35,8 @@ FORGET_MS = 86_400_000
 """Time after which a batch is forgotten whose queue the group does not pop any more."""
 BATCHES_MAX = 200_000
 """Maximum number of batches; beyond it the one that was popped longest ago is forgotten."""
+VOID_MAX = 1_000
+"""Void entries that the heap of times may have, besides one for each place."""
 Place = tuple[str, str, int]
 """Topic, group and queue id."""
 
@@ -133,8 +135,9 @@ class Orders(Feature):
         """Changed since the table was published last; None: that is not wanted."""
         self._is_dirty = False
         self._unlocks: list[tuple[int, Place]] = []
-        """Heap of the times at which queues may be popped again; at most one of a place."""
-        self._timed: set[Place] = set()
+        """Heap of the times at which queues may be popped again; those that `_unlock_ms` does not have are void."""
+        self._unlock_ms: dict[Place, int] = {}
+        """The earliest time of each place in the heap."""
         kernel.every(SAVE_MS, self._clean)
 
     def tables(self) -> tuple[Table, ...]:
@@ -184,22 +187,30 @@ class Orders(Feature):
 
     def _note(self, place: Place, batch: OrderedBatch) -> None:
         self._changed(place)
-        if place not in self._timed:
-            self._timed.add(place)
-            heappush(self._unlocks, (batch.blocks_until(), place))
+        until_ms = batch.blocks_until()
+        if until_ms < self._unlock_ms.get(place, until_ms + 1):
+            self._unlock_at(place, until_ms)
+
+    def _unlock_at(self, place: Place, until_ms: int) -> None:
+        self._unlock_ms[place] = until_ms
+        heappush(self._unlocks, (until_ms, place))
+        if len(self._unlocks) > 2 * len(self._unlock_ms) + VOID_MAX:
+            self._unlocks = [(time_ms, place) for place, time_ms in self._unlock_ms.items()]
+            heapify(self._unlocks)
 
     def take_unlocked(self, wall_ms: int) -> set[str]:
         """Return the topics of queues that may be popped again since the last call."""
         found: set[str] = set()
         while self._unlocks and self._unlocks[0][0] <= wall_ms:
-            _, place = heappop(self._unlocks)
-            self._timed.discard(place)
+            noted_ms, place = heappop(self._unlocks)
+            if self._unlock_ms.get(place) != noted_ms:
+                continue
+            del self._unlock_ms[place]
             batch = self.table.get(place)
             if batch is None:
                 continue
             if (until_ms := batch.blocks_until()) > wall_ms:
-                self._timed.add(place)
-                heappush(self._unlocks, (until_ms, place))
+                self._unlock_at(place, until_ms)
             else:
                 found.add(place[0])
         return found

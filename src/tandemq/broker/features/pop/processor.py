@@ -70,6 +70,7 @@ ATTEMPT_ID_CHARACTERS = 128
 """Characters of the id of an ordered pop that are kept."""
 EMPTY_READS_MAX = 4
 """How often a queue is read on in one request when none of the messages examined matches."""
+_HANDLE_NAME = f"{POP_CK}\x01".encode()
 _size_offset = Struct(">i16xq").unpack_from
 
 
@@ -479,6 +480,8 @@ class PopProcessor(Feature):
         if not self._offsets.has_room(queue.topic, group, queue_id):
             raise SendRefused(ResponseCode.SYSTEM_BUSY, "the offsets of all groups take too much memory")
         offsets = _offsets_in(messages.buffers)
+        if kind is TopicKind.NORMAL:
+            messages = messages._replace(buffers=_without_handles(messages.buffers, queue.topic))
         if request.order:
             self._take_ordered(request, queue, messages, offsets, found, now)
             return
@@ -550,16 +553,10 @@ class PopProcessor(Feature):
                 taken.queue_id,
                 head.queue_offset,
             )
-            added = f"{POP_CK}\x01{handle}\x02".encode()
-            changes = RecordChanges(head.sys_flag, (POP_CK.encode(),), (), added, None, None, head.prepared_offset)
             try:
-                copy = copy_record(
-                    data, changes, topic, head.queue_id, head.queue_offset, head.store_ms, _same(head.log_offset)
-                )
+                yield _with_handle(data, topic, f"{POP_CK}\x01{handle}\x02".encode())
             except (ProtocolError, RecordTooLarge) as error:
                 log.error("pop: the message at log offset %d cannot be sent: %s", head.log_offset, error)
-            else:
-                yield copy.data
 
     # A turn.
 
@@ -686,6 +683,36 @@ class PopProcessor(Feature):
         for request in self.waiting.some(self.waiting.size):
             answer = request.command.answer(ResponseCode.NO_PERMISSION, remark=refusal, fields=_info())
             turn.send(request.link, encode_command(answer))
+
+
+def _with_handle(data: bytes, topic: bytes, handle: bytes) -> bytes:
+    """Return a copy of a message in a topic, whose handle is replaced.
+
+    Raises:
+        ProtocolError: it is damaged.
+        RecordTooLarge: its properties are too large.
+    """
+    head = unpack_head(data, 0)
+    changes = RecordChanges(head.sys_flag, (POP_CK.encode(),), (), handle, None, None, head.prepared_offset)
+    return copy_record(
+        data, changes, topic, head.queue_id, head.queue_offset, head.store_ms, _same(head.log_offset)
+    ).data
+
+
+def _without_handles(buffers: Sequence[Buffer], topic: str) -> list[bytes]:
+    """Return messages of a topic without the handles that came with them: a client makes no handle for a message that
+    has one, and a consumer that sends a popped message on sends its old handle along."""
+    pieces = [bytes(piece) for piece in buffers]
+    if not any(_HANDLE_NAME in piece for piece in pieces):
+        return pieces
+    found: list[bytes] = []
+    for data in _records_in(pieces):
+        try:
+            found.append(_with_handle(data, topic.encode(), b"") if _HANDLE_NAME in data else data)
+        except ProtocolError as error:
+            log.error("pop: a message of %s keeps a handle of an earlier pop: %s", topic, error)
+            found.append(data)
+    return found
 
 
 def _same(log_offset: int) -> Callable[[int], int]:

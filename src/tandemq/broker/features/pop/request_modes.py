@@ -84,13 +84,13 @@ class RequestModes(Feature):
         """See `Feature`."""
         return (RequestModesTable(self),)
 
-    def _on_set(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_set(self, _link: Link, command: Command, now: Now) -> Command | None:
         mode = decode_body(command.body, RequestMode, "request mode")
         if mode.topic.startswith(RETRY_PREFIX):
             return command.answer(ResponseCode.NO_PERMISSION, remark="retry topics have no mode of their own")
         if self._topics.get(mode.topic) is None:
             return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{mode.topic[:255]}] not exist")
-        if self._groups.table.get(mode.consumer_group) is None:
+        if self._groups.find(mode.consumer_group, now.wall_ms) is None:
             return command.answer(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 remark=f"subscription group not exist, {mode.consumer_group[:255]}",

@@ -108,6 +108,20 @@ def test_waiting_pop_is_woken_when_the_batch_is_acknowledged_or_its_time_is_over
     assert bodies(taken_from(broker.inbox[7][1])) == [b"3", b"4", b"5"]
 
 
+def test_waiting_pop_is_woken_at_a_time_that_was_brought_forward(broker: Harness) -> None:
+    taken, _ = pop(broker, invisibleTime=60_000)
+    for message in taken[::2]:
+        ack(broker, message)
+    broker.send_request(RequestCode.POP_MESSAGE, pop_fields(order="true", pollTime=60_000), link=7)
+    broker.pass_time(1_000)
+    for time_ms in (5_000, 4_000, 3_000):
+        broker.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, taken[1].fields | {"invisibleTime": time_ms})
+    broker.pass_time(2_900)
+    assert broker.inbox[7] == []
+    broker.pass_time(1_200)
+    assert [item.body for item in taken_from(broker.inbox[7][0])] == [b"1", b"2", b"3", b"4", b"5"]
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_restart_knows_what_is_handed_out(broker: Harness, *, clean: bool) -> None:
     taken, _ = pop(broker, invisibleTime=60_000)

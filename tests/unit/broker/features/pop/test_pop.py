@@ -361,3 +361,29 @@ def test_pop_of_a_client_that_does_not_read_keeps_no_other_from_messages(broker:
     broker.send(TOPIC, b"new")
     broker.pass_time(1_000)
     assert (len(broker.inbox[7]), len(broker.inbox[8])) == (0, 1)
+
+
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_handle_that_a_message_was_sent_with_does_not_reach_consumers(broker: Harness, order: str) -> None:
+    broker.send(TOPIC, b"sent on", POP_CK="0 1795898956739 3000 6 0 broker-b 2 0", KEYS="k")
+    broker.send(TOPIC, b"POP_CK\x01 in a body")
+    broker.send(TOPIC, b"plain")
+    taken = pop(broker, order=order)
+    assert [item.body for item in taken] == [b"sent on", b"POP_CK\x01 in a body", b"plain"]
+    assert [item.message.properties.get("POP_CK") for item in taken] == [None] * 3
+    assert taken[0].message.properties["KEYS"] == "k"
+    for item in taken:
+        assert item.handle.broker == "broker-a"
+        assert ack(broker, item).code == ResponseCode.SUCCESS
+    broker.pass_time(15_000)
+    assert pop_all(broker, order=order) == []
+
+
+def test_mode_of_a_new_group_creates_the_group_if_its_settings_allow(broker: Harness) -> None:
+    def code_of(group: str) -> int:
+        body = {"topic": TOPIC, "consumerGroup": group, "mode": "POP", "popShareQueueNum": 8}
+        return broker.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(body).encode()).code
+
+    assert code_of("new") == ResponseCode.SUCCESS
+    assert "new" in broker.node.kernel.groups.table
+    assert code_of("not/valid") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
