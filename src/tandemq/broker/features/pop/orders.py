@@ -133,8 +133,8 @@ class Orders(Feature):
         """Changed since the table was published last; None: that is not wanted."""
         self._is_dirty = False
         self._unlocks: list[tuple[int, Place]] = []
-        """Heap of the times at which queues may be popped again; at most one of a place."""
-        self._timed: set[Place] = set()
+        """Heap of the times at which queues may be popped again; those that are not in `_timed` are void."""
+        self._timed: dict[Place, int] = {}
         kernel.every(SAVE_MS, self._clean)
 
     def tables(self) -> tuple[Table, ...]:
@@ -174,6 +174,8 @@ class Orders(Feature):
         batch = self.table[place]
         batch.visible_ms = batch.visible_ms | {offset: visible_ms}
         self._note(place, batch)
+        if batch.blocks_until() < self._timed[place]:
+            self._unlock_at(batch.blocks_until(), place)
 
     def acknowledged(self, place: Place, offset: int) -> OrderedBatch:
         """Note that a message of a batch is acknowledged, and return the batch."""
@@ -185,21 +187,25 @@ class Orders(Feature):
     def _note(self, place: Place, batch: OrderedBatch) -> None:
         self._changed(place)
         if place not in self._timed:
-            self._timed.add(place)
-            heappush(self._unlocks, (batch.blocks_until(), place))
+            self._unlock_at(batch.blocks_until(), place)
+
+    def _unlock_at(self, wall_ms: int, place: Place) -> None:
+        self._timed[place] = wall_ms
+        heappush(self._unlocks, (wall_ms, place))
 
     def take_unlocked(self, wall_ms: int) -> set[str]:
         """Return the topics of queues that may be popped again since the last call."""
         found: set[str] = set()
         while self._unlocks and self._unlocks[0][0] <= wall_ms:
-            _, place = heappop(self._unlocks)
-            self._timed.discard(place)
+            due_ms, place = heappop(self._unlocks)
+            if self._timed.get(place) != due_ms:
+                continue
+            del self._timed[place]
             batch = self.table.get(place)
             if batch is None:
                 continue
             if (until_ms := batch.blocks_until()) > wall_ms:
-                self._timed.add(place)
-                heappush(self._unlocks, (until_ms, place))
+                self._unlock_at(until_ms, place)
             else:
                 found.add(place[0])
         return found
