@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq import ClientTls, ConsumeFrom, Message, PopConsumer, PoppedMessage, Producer, Sql
+from tandemq import ClientTls, ConsumeFrom, Credentials, Message, PopConsumer, PoppedMessage, Producer, Sql
 from tandemq.client.blocking import BlockingPopConsumer, BlockingProducer
 from tandemq.errors import ClosedError, ConfigError, LocalError
 from tandemq.run.local import LocalCluster
@@ -226,6 +226,23 @@ async def test_tls(tandemq_broker: LocalCluster) -> None:
     async with popping(tandemq_broker, tls=tls) as consumer:
         (message,) = await take(consumer, 1)
         await message.ack()
+
+
+@pytest.mark.tandemq(
+    authenticationEnabled=True,
+    authorizationEnabled=True,
+    initAuthenticationUser='{"username":"admin","password":"12345678"}',
+)
+async def test_requests_are_signed(tandemq_broker: LocalCluster) -> None:
+    user = Credentials("admin", "12345678")
+    async with Producer(tandemq_broker.name_servers, group="p", credentials=user) as producer:
+        await asyncio.gather(*[producer.send(Message("T", b"%d" % n)) for n in range(5)])
+    async with popping(tandemq_broker, credentials=user) as consumer:
+        first, *others = await take(consumer, 5)
+        await first.change_invisible(30)
+        await asyncio.gather(first.ack(), *[message.ack() for message in others])  # in a batch
+    async with popping(tandemq_broker) as consumer:
+        assert await consumer.receive(0.5) is None
 
 
 async def test_broker_that_restarts_is_popped_again_and_takes_acknowledgements(
