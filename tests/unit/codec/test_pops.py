@@ -66,7 +66,17 @@ def test_start_behind_a_message_is_not_believed() -> None:
     assert answer(startOffsetInfo="0 1 900").handle(stored("T", 1, 7)).start_offset == 7
 
 
-@pytest.mark.parametrize("fields", [{"popTime": "x"}, {"startOffsetInfo": "1 2"}, {"orderCountInfo": "0 qo0%1"}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"popTime": "x"},
+        {"popTime": "-1"},
+        {"invisibleTime": "9" * 30},
+        {"startOffsetInfo": "1 2"},
+        {"startOffsetInfo": "0 1 -5"},
+        {"orderCountInfo": "0 qo0%1"},
+    ],
+)
 def test_invalid_header_is_an_error(fields: dict[str, str]) -> None:
     with pytest.raises(ProtocolError, match="response to a pop"):
         answer(**fields)

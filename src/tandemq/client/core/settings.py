@@ -220,7 +220,7 @@ class PopOptions:
     """Timeout of a pop; a broker may respond 5 s after `long_poll_ms`. The connection is closed after it."""
     prefetch_messages: int = 64
     """Maximum number of messages that wait here to be taken. Topics and brokers have equal shares, of one message at
-    least."""
+    least. Other members do not get what waits here: take few where handlers are slow."""
     prefetch_bytes: int = 16 * MEBIBYTE
     """Size of waiting messages, with decompressed bodies, above which no more are popped; shared likewise. The last pop
     may exceed it."""

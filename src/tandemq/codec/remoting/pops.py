@@ -32,6 +32,9 @@ BITS_BYTES_MAX = 8_192
 """Maximum size of the bits of an entry in a batch of acknowledgements."""
 
 
+_NUMBER_MAX = (1 << 63) - 1
+
+
 class PopQuery(NamedTuple):
     """What a pop asks for."""
 
@@ -81,10 +84,9 @@ class PopAnswer:
         fields = answer.fields
         self._broker = broker
         try:
-            self._pop_ms, self._invisible_ms = int(fields["popTime"]), int(fields["invisibleTime"])
-            self._revive_queue = int(fields["reviveQid"])
+            self._pop_ms, self._invisible_ms, self._revive_queue = _times_and_queue(answer)
             self._starts = {
-                (int(kind), int(queue_id)): int(start)
+                (int(kind), int(queue_id)): _number(start)
                 for kind, queue_id, start in (part.split(" ") for part in _parts(fields.get("startOffsetInfo", "")))
             }
             self._counts = {
@@ -122,6 +124,23 @@ class PopAnswer:
         return max(stored.reconsume_times, counted)
 
 
+def _times_and_queue(answer: Command) -> tuple[int, int, int]:
+    """Return pop time, invisible time and revive queue.
+
+    Raises:
+        KeyError, ValueError: one is missing, or is no such number.
+    """
+    fields = answer.fields
+    return _number(fields["popTime"]), _number(fields["invisibleTime"]), _number(fields["reviveQid"])
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= _NUMBER_MAX:
+        raise ValueError(f"{text} is out of range")
+    return number
+
+
 def _parts(text: str) -> list[str]:
     return [part for part in text.split(";") if part]
 
@@ -147,8 +166,7 @@ def changed_handle(old: Handle, answer: Command) -> Handle:
         ProtocolError: the response has no valid fields.
     """
     try:
-        pop_ms, invisible_ms = int(answer.fields["popTime"]), int(answer.fields["invisibleTime"])
-        revive_queue = int(answer.fields["reviveQid"])
+        pop_ms, invisible_ms, revive_queue = _times_and_queue(answer)
     except (KeyError, ValueError) as error:
         raise ProtocolError(f"the response to a changed invisible time is invalid: {error!r}") from error
     if not pop_ms:
