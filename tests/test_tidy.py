@@ -105,7 +105,8 @@ OUTERMOST = frozenset(
         "src/tandemq/broker/node.py",
         "src/tandemq/cli/__init__.py",
         "src/tandemq/client/aio/checked_deliveries.py",  # calls a store of the user's
-        "src/tandemq/client/aio/push_consumer.py",
+        "src/tandemq/client/aio/handlers.py",
+        "src/tandemq/client/aio/receiving.py",
         "src/tandemq/client/aio/tracing.py",  # calls tracing of the user's
         "src/tandemq/client/aio/transaction_producer.py",
         "src/tandemq/client/aio/transport.py",

@@ -14,7 +14,7 @@ from lab.sim.checkers.model import BrokerRef, ExpectedState
 from lab.sim.result import Result
 from lab.sim.workload.application import Application
 from lab.sim.workload.logical_clients import LogicalConsumer, LogicalProducer
-from lab.sim.workload.pop_consumer import PopConsumer
+from lab.sim.workload.pop_consumer import RawPopConsumer
 from lab.sim.workload.raw_client import RawClient
 from lab.sim.workload.static_topic_administrator import StaticTopicAdministrator
 from lab.sim.workload.transaction_applications import TransactingApplication
@@ -44,7 +44,7 @@ class History(ABC):
         self.moving: StaticTopicAdministrator | None = None
         self.logical: LogicalProducer | None = None
         """The administrator of the static topic, and its producer, if there is one."""
-        self.popping: list[PopConsumer] = []
+        self.popping: list[RawPopConsumer] = []
         """The members of the group that pops, if there is one."""
 
     @abstractmethod

@@ -25,7 +25,7 @@ from lab.sim.workload.client_producer import ProducingApplication
 from lab.sim.workload.consumer import Consumer
 from lab.sim.workload.host import ClientHost
 from lab.sim.workload.malformed_peer import MalformedPeer
-from lab.sim.workload.pop_consumer import PopConsumer
+from lab.sim.workload.pop_consumer import RawPopConsumer
 from lab.sim.workload.producer import SimProducer
 from lab.sim.workload.raw_client import RawClient
 from lab.sim.workload.request_applications import (
@@ -201,9 +201,9 @@ class Simulation(History):
             suspend_ms=plan.suspend_ms,
         )
 
-    def _popping(self, checks: PopChecks, number: int) -> PopConsumer:
+    def _popping(self, checks: PopChecks, number: int) -> RawPopConsumer:
         name = f"pop{number}"
-        return PopConsumer(
+        return RawPopConsumer(
             self.world,
             self.expected,
             checks,

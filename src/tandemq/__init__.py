@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tandemq.client.aio.admin import Admin
     from tandemq.client.aio.deduplication import Deduplication, DuplicateStore, StoreFailure
+    from tandemq.client.aio.pop_consumer import PopConsumer
     from tandemq.client.aio.producer import Producer
     from tandemq.client.aio.pull_consumer import PullConsumer
     from tandemq.client.aio.push_consumer import PushConsumer
     from tandemq.client.aio.redis_store import RedisStore
     from tandemq.client.aio.sqlite_store import SQLiteStore
     from tandemq.client.aio.transaction_producer import Transaction, TransactionProducer
+    from tandemq.client.consumer.popped_message import PoppedMessage
     from tandemq.client.consumer.received_message import ReceivedMessage
     from tandemq.client.core.settings import ConsumeFrom, MessageModel
     from tandemq.config.tls import ClientTls, read_client_tls
@@ -37,6 +39,8 @@ __all__ = [
     "Message",
     "MessageModel",
     "MessageQueue",
+    "PopConsumer",
+    "PoppedMessage",
     "Producer",
     "PullConsumer",
     "PushConsumer",
@@ -65,6 +69,8 @@ _MODULES = {
     "Message": "tandemq.model.message",
     "MessageModel": "tandemq.client.core.settings",
     "MessageQueue": "tandemq.model.message",
+    "PopConsumer": "tandemq.client.aio.pop_consumer",
+    "PoppedMessage": "tandemq.client.consumer.popped_message",
     "Producer": "tandemq.client.aio.producer",
     "PullConsumer": "tandemq.client.aio.pull_consumer",
     "PushConsumer": "tandemq.client.aio.push_consumer",

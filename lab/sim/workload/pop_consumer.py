@@ -44,7 +44,7 @@ class _Popped(NamedTuple):
     hold: Hold
 
 
-class PopConsumer(RawClient):
+class RawPopConsumer(RawClient):
     """One member of the group."""
 
     def __init__(
@@ -229,7 +229,7 @@ class PopConsumer(RawClient):
             self._ack(group, popped._replace(handle=handle))
 
 
-class GroupPopConsumer(PopConsumer):
+class GroupPopConsumer(RawPopConsumer):
     """A member of the group at groups with a registry: it asks every broker, also those that should refuse."""
 
     def __init__(
@@ -254,11 +254,11 @@ class GroupPopConsumer(PopConsumer):
         self.after(IDLE_MS, self._pop_all)
 
     def groups(self, topic: str) -> list[str]:  # noqa: ARG002
-        """See `PopConsumer`."""
+        """See `RawPopConsumer`."""
         return sorted(self._members.addresses)
 
     def address_of(self, group: str) -> str:
-        """See `PopConsumer`."""
+        """See `RawPopConsumer`."""
         return self._members.choose(group)
 
     def ask(self, address: str, command: Command, timeout_ms: int, then: Then) -> int:

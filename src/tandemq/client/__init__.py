@@ -2,11 +2,11 @@
 
     blocking                    BlockingProducer, BlockingConsumer: the asyncio client in a thread (aio/loop_thread)
     connection                  one blocking connection, for tools: commands, measurements, tests
-    aio/                        Producer, PushConsumer, PullConsumer, Admin; sockets, clock, futures
+    aio/                        Producer, PushConsumer, PopConsumer, PullConsumer, Admin; sockets, clock, futures
     --------------------------- no asyncio and no time below this line
     node                        one client as a `boundary.Node`: builds the parts, runs a turn
     admin/                      operations on clusters, topics, groups, offsets and messages
-    consumer/                   push and pull consumer, rebalancing, one queue's pulls, offsets
+    consumer/                   push, pop and pull consumer, rebalancing, one queue's pulls, offsets
     producer/                   producer, choice of queue and broker, encoding
     core/                       connections, routes, broker availability, operations, timers, settings
 

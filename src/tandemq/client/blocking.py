@@ -28,10 +28,12 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 from tandemq.client.aio.lifecycle import AsyncClient
 from tandemq.client.aio.loop_thread import LoopThread
 from tandemq.client.aio.options import QueueChoice, TransactionProducerKeywords
+from tandemq.client.aio.pop_consumer import PopConsumer
 from tandemq.client.aio.producer import Producer
 from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.aio.transaction_producer import Transaction, TransactionProducer
 from tandemq.client.aio.user_code import in_threads
+from tandemq.client.consumer.popped_message import PoppedMessage
 from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
 from tandemq.errors import ClosedError, OutcomeUnknown
 from tandemq.model.message import Message, StoredMessage
@@ -269,3 +271,65 @@ class BlockingConsumer(_BlockingClient[PushConsumer]):
     def store_failures(self) -> int:
         """Number of calls of the store of handled messages that failed; see `PushConsumer`."""
         return self._inner.store_failures
+
+
+class BlockingPoppedMessage(_Blocking[PoppedMessage], MessageView):
+    """A popped message. End it by `ack` or `retry`; otherwise it comes back when its time is over."""
+
+    __slots__ = ("_inner", "_thread")
+
+    def __init__(self, message: PoppedMessage, thread: LoopThread) -> None:
+        """Made by the consumer."""
+        super().__init__(message.stored, message.queue)
+        self._inner = message
+        self._thread = thread
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether `ack` or `retry` was called."""
+        return self._inner.is_ended
+
+    @property
+    def delivery_count(self) -> int:
+        """Number of deliveries of the message, this one included."""
+        return self._inner.delivery_count
+
+    ack = _blocking(PoppedMessage.ack)
+    """Acknowledge the message; see `PoppedMessage.ack`."""
+    retry = _blocking(PoppedMessage.retry)
+    """End the message, and have it come back later; see `PoppedMessage.retry`."""
+    change_invisible = _blocking(PoppedMessage.change_invisible)
+    """Change when the message comes back; see `PoppedMessage.change_invisible`."""
+    reply = _blocking(PoppedMessage.reply)
+    """Reply to a request; see `ReceivedMessage.reply`."""
+
+
+class BlockingPopConsumer(_BlockingClient[PopConsumer]):
+    """Consumes topics by POP, one message per call; iterate over it for all messages, without end. See
+    `PopConsumer`."""
+
+    @_takes_arguments_of(PopConsumer)
+    def __init__(self, consumer: PopConsumer) -> None:
+        """Create a consumer and begin to pop; raises what `PopConsumer.start` raises too."""
+        self._start(consumer)
+
+    subscribe = _blocking(PopConsumer.subscribe)
+    """Subscribe to another topic, or to other messages of a topic; see `PopConsumer.subscribe`."""
+
+    def receive(self, timeout_s: float | None = None) -> BlockingPoppedMessage | None:
+        """Return the next message; None if there was none for `timeout_s` seconds.
+
+        Raises:
+            ClosedError: the consumer was closed.
+        """
+        message = self._thread.call(self._inner.receive(timeout_s), self._return)
+        return BlockingPoppedMessage(message, self._thread) if message is not None else None
+
+    def _return(self, message: PoppedMessage | None) -> None:
+        if message is not None:
+            self._inner.return_taken(message)
+
+    def __iter__(self) -> Iterator[BlockingPoppedMessage]:
+        """Iterate over messages without end."""
+        while (message := self.receive()) is not None:
+            yield message

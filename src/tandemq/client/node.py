@@ -34,6 +34,7 @@ from tandemq.client.consumer.offsets.offset_store import (
     OffsetStore,
     RemoteBrokerOffsetStore,
 )
+from tandemq.client.consumer.pop_machine import PopConsumerCore
 from tandemq.client.consumer.pull_machine import PullConsumerCore
 from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.consumer.queues.group_members import GroupMembers
@@ -55,7 +56,14 @@ from tandemq.client.core.operations import (
     wait,
 )
 from tandemq.client.core.routes import MASTER_ID, Routes, TopicRoute
-from tandemq.client.core.settings import ClientConfig, ConsumerOptions, MessageModel, ProducerOptions, trace_topic
+from tandemq.client.core.settings import (
+    ClientConfig,
+    ConsumerOptions,
+    MessageModel,
+    PopOptions,
+    ProducerOptions,
+    trace_topic,
+)
 from tandemq.client.core.trace_dispatcher import TraceDispatcher
 from tandemq.client.producer.fault_strategy import MQFaultStrategy
 from tandemq.client.producer.machine import ProducerCore
@@ -102,6 +110,7 @@ class ClientNode:
         """Takes the transaction checks of a producer group."""
         self._consumers: dict[str, PushConsumerCore] = {}
         self._pullers: dict[str, PullConsumerCore] = {}
+        self._poppers: dict[str, PopConsumerCore] = {}
         self._traces: dict[str, TraceDispatcher] = {}
         """By the producer group that sends their traces."""
         self._is_closed = False
@@ -264,6 +273,22 @@ class ClientNode:
         self._pullers[options.group] = consumer
         return consumer
 
+    def pop_consumer(self, options: PopOptions) -> PopConsumerCore:
+        """Host a pop consumer.
+
+        Raises:
+            ConfigError: this client has a pop consumer of that group.
+        """
+        if options.group in self._poppers:
+            raise ConfigError(f"this client already has a pop consumer of the group {options.group}")
+        consumer = PopConsumerCore(
+            options, self.remoting, self.routes, self.availability, self.runner, self.timers, self._random
+        )
+        consumer.on_subscribed = self.send_heartbeats
+        self.routes.on_change.append(consumer.route_changed)
+        self._poppers[options.group] = consumer
+        return consumer
+
     def _make_puller(self, options: ConsumerOptions) -> MakePuller:
         return partial(QueuePuller, options, self.remoting, self.routes, self.availability, self.timers)
 
@@ -297,7 +322,8 @@ class ClientNode:
             [entry for producer in self._producers.values() for entry in producer.heartbeat_data()]
             + [ProducerData(group) for group in self._check_takers if group not in self._producers],
             [entry for consumer in self._consumers.values() for entry in consumer.heartbeat_data()]
-            + [entry for puller in self._pullers.values() for entry in puller.heartbeat_data()],
+            + [entry for puller in self._pullers.values() for entry in puller.heartbeat_data()]
+            + [entry for popper in self._poppers.values() for entry in popper.heartbeat_data()],
         )
         return Command(RequestCode.HEART_BEAT, body=msgspec.json.encode(data))
 
@@ -320,7 +346,7 @@ class ClientNode:
         )
 
     def _send_heartbeat(self, address: str, now: Now) -> None:
-        has_members = self._producers or self._consumers or self._pullers
+        has_members = self._producers or self._consumers or self._pullers or self._poppers
         is_reachable = self.remoting.is_open(address) or not self.remoting.is_down(address)
         if has_members and not self._is_closed and is_reachable:
             self.remoting.request(address, self.heartbeat(), now, _ignore)
@@ -386,6 +412,8 @@ class ClientNode:
             yield from wait(consumer.close((yield from current_time())))
         for puller in self._pullers.values():
             yield from wait(puller.close((yield from current_time())))
+        for popper in self._poppers.values():
+            yield from wait(popper.close((yield from current_time())))
         for transactions in self._transactions.values():
             transactions.close()
         yield from self._drain([producer for group, producer in self._producers.items() if group not in self._traces])
@@ -423,7 +451,8 @@ class ClientNode:
         code = RequestCode.UNREGISTER_CLIENT
         groups = dict.fromkeys([*self._producers, *self._check_takers])
         return [request(code, clientID=client_id, producerGroup=group) for group in groups] + [
-            request(code, clientID=client_id, consumerGroup=group) for group in (*self._consumers, *self._pullers)
+            request(code, clientID=client_id, consumerGroup=group)
+            for group in (*self._consumers, *self._pullers, *self._poppers)
         ]
 
 

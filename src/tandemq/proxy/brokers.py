@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from tandemq.boundary import Now
 from tandemq.client.core.operations import (
+    NOT_NOW_CODES,
     Steps,
     ask_any_code,
     checked,
@@ -42,10 +43,6 @@ KEPT_MS = 20_000
 """Age at which an attribute is fetched again."""
 ENTRIES_MAX = 10_000
 """Maximum number of topics and of groups whose attributes are kept."""
-_NOT_MASTER = frozenset(
-    {ResponseCode.NO_PERMISSION, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY, ResponseCode.SYSTEM_BUSY}
-)
-"""Responses after which the same broker, or the next master, may do what is asked."""
 MIXED_TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 _TYPES = {
     "FIFO": MessageType.FIFO,
@@ -134,7 +131,7 @@ class Brokers:
                 except NetworkError as error:
                     failure = error
                 else:
-                    if answer.code not in _NOT_MASTER:
+                    if answer.code not in NOT_NOW_CODES:
                         return answer
                     failure = refusal(answer)
             now = yield from current_time()

@@ -7,10 +7,10 @@ Source: docs/reference/grpc.md; RocketMQ ReceiptHandle.
 
 from typing import NamedTuple
 
+from tandemq.codec.remoting import pops
 from tandemq.errors import ProtocolError
-from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
-from tandemq.model.pop import Handle, parse_handle, pop_retry_topic
+from tandemq.model.pop import Handle, parse_handle
 from tandemq.proxy.protocol.messaging_pb2 import Code
 from tandemq.proxy.status import CallRefused
 
@@ -28,10 +28,6 @@ class Receipt(NamedTuple):
     def __str__(self) -> str:
         """Return the text that clients get."""
         return str(self.handle) if self.log_offset is None else f"{self.handle} {self.log_offset}"
-
-    def topic(self, group: str, topic: str) -> str:
-        """Return the topic in which the message lies: that of the client, or the group's topic of retries."""
-        return pop_retry_topic(group, topic, self.handle.kind)
 
 
 def parse_receipt(text: str) -> Receipt:
@@ -68,13 +64,12 @@ def check_current(receipt: Receipt, wall_ms: int) -> None:
 
 def ack_request(receipt: Receipt, group: str, topic: str) -> Command:
     """Return the request that acknowledges a message."""
-    return Command(RequestCode.ACK_MESSAGE, fields=_named(receipt, group, topic))
+    return pops.ack_request(receipt.handle, group, topic)
 
 
 def change_request(receipt: Receipt, group: str, topic: str, invisible_ms: int) -> Command:
     """Return the request that makes a message visible so long after now."""
-    fields = _named(receipt, group, topic) | {"invisibleTime": str(invisible_ms)}
-    return Command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields=fields)
+    return pops.change_request(receipt.handle, group, topic, invisible_ms)
 
 
 def changed_receipt(receipt: Receipt, answer: Command) -> Receipt:
@@ -83,17 +78,7 @@ def changed_receipt(receipt: Receipt, answer: Command) -> Receipt:
     Raises:
         ProtocolError: the response has no valid fields.
     """
-    old = receipt.handle
-    try:
-        pop_ms, invisible_ms = int(answer.fields["popTime"]), int(answer.fields["invisibleTime"])
-        revive_queue = int(answer.fields["reviveQid"])
-    except (KeyError, ValueError) as error:
-        raise ProtocolError(f"the response to a changed invisible time is invalid: {error!r}") from error
-    if not pop_ms:
-        return receipt  # of an ordered pop whose message was acknowledged meanwhile
-    return receipt._replace(
-        handle=Handle(old.offset, pop_ms, invisible_ms, revive_queue, old.kind, old.broker, old.queue_id, old.offset)
-    )
+    return receipt._replace(handle=pops.changed_handle(receipt.handle, answer))
 
 
 def dead_letter_request(receipt: Receipt, group: str, topic: str, message_id: str) -> Command:
@@ -104,24 +89,4 @@ def dead_letter_request(receipt: Receipt, group: str, topic: str, message_id: st
     """
     if receipt.log_offset is None:
         raise CallRefused(Code.INVALID_RECEIPT_HANDLE, "the receipt handle has no log offset")
-    fields = {
-        "offset": str(receipt.log_offset),
-        "group": group,
-        "delayLevel": "-1",
-        "originMsgId": message_id,
-        "originTopic": receipt.topic(group, topic),
-        "maxReconsumeTimes": "0",
-        "unitMode": "false",
-    }
-    return Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields)
-
-
-def _named(receipt: Receipt, group: str, topic: str) -> dict[str, str]:
-    handle = receipt.handle
-    return {
-        "consumerGroup": group,
-        "topic": receipt.topic(group, topic),
-        "queueId": str(handle.queue_id),
-        "offset": str(handle.offset),
-        "extraInfo": str(handle),
-    }
+    return pops.dead_letter_request(receipt.handle, receipt.log_offset, group, topic, message_id)

@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.client.core.connections import Answer
-from tandemq.client.core.operations import Invoke, Steps, ask_all, current_time, refusal, request
+from tandemq.client.core.operations import Invoke, Steps, ask_all, current_time, refusal
 from tandemq.client.core.pulled import decode_pulled
 from tandemq.client.core.routes import MASTER_ID, Routes
-from tandemq.errors import ProtocolError
-from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.codec.remoting.pops import PopAnswer, PopQuery, pop_request
+from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import (
     SQL_EXPRESSION,
@@ -33,7 +33,7 @@ from tandemq.model.group import (
     parse_tag_expression,
 )
 from tandemq.model.message import StoredMessage
-from tandemq.model.pop import ANY_QUEUE, MESSAGES_MAX, ORDERED_QUEUE, POP_CK, Handle, TopicKind, parse_handle
+from tandemq.model.pop import MESSAGES_MAX
 from tandemq.proxy.brokers import Brokers
 from tandemq.proxy.handles import Receipt, ack_request, dead_letter_request
 from tandemq.proxy.messages import received
@@ -56,8 +56,6 @@ GRACE_MS = 5_000
 """How long after the end of a poll the broker may answer."""
 BODIES_BYTES_MAX = 16 << 20
 """Decompressed bodies of a response; messages beyond it are returned. A response of 1 MiB can inflate to 1 GiB."""
-START_AT_END = 1
-"""Where groups begin that have no offset: at the last message, unless the queue is young."""
 
 
 class Pop(NamedTuple):
@@ -159,10 +157,21 @@ class Receiving:
             pop = pop._replace(is_renewed=self._seen(caller.client_id, now))
         poll_ms = _poll_ms(query, caller, now)
         until_ms = now.mono_ms + poll_ms
+        asked = PopQuery(
+            pop.group,
+            pop.topic,
+            pop.batch,
+            pop.invisible_ms,
+            pop.expression,
+            pop.kind,
+            starts_at_end=True,
+            is_ordered=is_ordered,
+            attempt_id=pop.attempt_id,
+        )
         answer = yield from self._brokers.ask_master(
             pop.topic,
             pop.broker,
-            lambda now: _request(pop, max(0, until_ms - now.mono_ms), is_ordered=is_ordered),
+            lambda now: pop_request(asked, max(0, until_ms - now.mono_ms)),
             caller.deadline_ms,
             poll_ms + GRACE_MS,
         )
@@ -185,7 +194,7 @@ class Receiving:
     ) -> Steps[Received]:
         now = yield from current_time()
         tags = _tags_of(pop.expression) if pop.kind == TAG_EXPRESSION else None
-        popped = _Popped(pop.broker, answer)
+        popped = PopAnswer(pop.broker, answer)
         found = Received([], [], is_renewed=pop.is_renewed)
         unwanted: list[Receipt] = []
         spent: list[tuple[Receipt, StoredMessage]] = []
@@ -194,7 +203,7 @@ class Receiving:
             if stored.fault:
                 log.warning("receive: the message %s comes again: %s", stored.offset_message_id, stored.fault)
                 continue
-            receipt = popped.receipt(stored)
+            receipt = Receipt(popped.handle(stored), stored.log_offset)
             attempt = popped.attempts(stored) + 1
             if tags is not None and stored.tags not in tags:
                 unwanted.append(receipt)
@@ -240,12 +249,12 @@ class Receiving:
         self._renewals.not_delivered(client_id, group, topic, found.receipts, now, is_renewed=found.is_renewed)
 
 
-def _receipts_in(data: bytes, popped: "_Popped") -> list[Receipt]:
+def _receipts_in(data: bytes, popped: PopAnswer) -> list[Receipt]:
     """Return the receipts of messages in what the limit of decompressed bodies has left of a response."""
     found = []
     while data:
         pulled = decode_pulled(data, BODIES_BYTES_MAX)
-        found += [popped.receipt(stored) for stored in pulled.messages]
+        found += [Receipt(popped.handle(stored), stored.log_offset) for stored in pulled.messages]
         data = data[pulled.end :] if pulled.messages else b""
     return found
 
@@ -262,83 +271,3 @@ def _poll_ms(query: ReceiveMessageRequest, caller: Caller, now: Now) -> int:
     if caller.deadline_ms is not None:
         poll_ms = min(poll_ms, caller.deadline_ms - now.mono_ms - POLL_MARGIN_MS)
     return max(0, min(poll_ms, POLL_MS_MAX))
-
-
-def _request(pop: Pop, poll_ms: int, *, is_ordered: bool) -> Command:
-    return request(
-        RequestCode.POP_MESSAGE,
-        consumerGroup=pop.group,
-        topic=pop.topic,
-        queueId=ANY_QUEUE,
-        maxMsgNums=pop.batch,
-        invisibleTime=pop.invisible_ms,
-        pollTime=poll_ms,
-        bornTime=0,
-        initMode=START_AT_END,
-        expType=pop.kind,
-        exp=pop.expression,
-        order=is_ordered,
-        attemptId=pop.attempt_id if is_ordered else None,
-    )
-
-
-class _Popped:
-    """The response to a pop: what makes a handle of each message."""
-
-    def __init__(self, broker: str, answer: Command) -> None:
-        fields = answer.fields
-        self._broker = broker
-        try:
-            self._pop_ms, self._invisible_ms = int(fields["popTime"]), int(fields["invisibleTime"])
-            self._revive_queue = int(fields["reviveQid"])
-            self._starts = {
-                (int(kind), int(queue_id)): int(start)
-                for kind, queue_id, start in (part.split(" ") for part in _parts(fields.get("startOffsetInfo", "")))
-            }
-            self._counts = {
-                (int(kind), queue): int(count)
-                for kind, queue, count in (part.split(" ") for part in _parts(fields.get("orderCountInfo", "")))
-            }
-        except (KeyError, ValueError) as error:
-            raise ProtocolError(f"the response to a pop is invalid: {error!r}") from error
-
-    def receipt(self, stored: StoredMessage) -> Receipt:
-        """Return the receipt of a message."""
-        text = stored.properties.get(POP_CK)
-        if text is not None and (made := self._made(text)) is not None:
-            return Receipt(made, stored.log_offset)
-        kind, queue_id = TopicKind.NORMAL, stored.queue_id
-        start = self._starts.get((kind, queue_id), stored.queue_offset)
-        handle = Handle(
-            start,
-            self._pop_ms,
-            self._invisible_ms,
-            self._revive_queue,
-            kind,
-            self._broker,
-            queue_id,
-            stored.queue_offset,
-        )
-        return Receipt(handle, stored.log_offset)
-
-    def _made(self, text: str) -> Handle | None:
-        """Return a handle that the broker has made for this pop; None if a producer has invented the property."""
-        try:
-            handle = parse_handle(text)
-        except ProtocolError:
-            return None
-        is_own = (handle.broker, handle.pop_ms) == (self._broker, self._pop_ms)
-        return handle if is_own and handle.kind is not TopicKind.NORMAL else None
-
-    def attempts(self, stored: StoredMessage) -> int:
-        """Return how often a message was delivered before."""
-        if self._revive_queue != ORDERED_QUEUE:
-            return stored.reconsume_times
-        counted = self._counts.get((0, f"qo{stored.queue_id}%{stored.queue_offset}"))
-        if counted is None:
-            counted = self._counts.get((0, str(stored.queue_id)), 0)
-        return max(stored.reconsume_times, counted)
-
-
-def _parts(text: str) -> list[str]:
-    return [part for part in text.split(";") if part]

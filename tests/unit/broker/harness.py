@@ -296,12 +296,13 @@ class Harness:
         language: str = "JAVA",
         version: int = 409,
         kind: str | None = None,
+        consume_type: str = "CONSUME_PASSIVELY",
     ) -> Command:
         """Send a client's heartbeat; `group` "" for a producer only; `kind`: of the expressions, except those of
         retry topics, which are tags; None for tags."""
         consumer = {
             "groupName": group,
-            "consumeType": "CONSUME_PASSIVELY",
+            "consumeType": consume_type,
             "messageModel": "CLUSTERING",
             "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
             "unitMode": False,

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from tandemq import Producer, PushConsumer, ReceivedMessage, Transaction
-from tandemq.client.blocking import BlockingConsumer, BlockingMessage, BlockingProducer, BlockingTransaction
+from tandemq import PopConsumer, PoppedMessage, Producer, PushConsumer, ReceivedMessage, Transaction
+from tandemq.client.blocking import (
+    BlockingConsumer,
+    BlockingMessage,
+    BlockingPopConsumer,
+    BlockingPoppedMessage,
+    BlockingProducer,
+    BlockingTransaction,
+)
 
 
 @pytest.mark.parametrize(
@@ -18,6 +25,8 @@ from tandemq.client.blocking import BlockingConsumer, BlockingMessage, BlockingP
         (BlockingTransaction.commit, Transaction.commit),
         (BlockingConsumer.subscribe, PushConsumer.subscribe),
         (BlockingMessage.retry, ReceivedMessage.retry),
+        (BlockingPopConsumer.subscribe, PopConsumer.subscribe),
+        (BlockingPoppedMessage.change_invisible, PoppedMessage.change_invisible),
     ],
 )
 def test_method_has_signature_and_documentation_of_the_asynchronous_one_and_is_none(
@@ -28,7 +37,10 @@ def test_method_has_signature_and_documentation_of_the_asynchronous_one_and_is_n
     assert not inspect.iscoroutinefunction(blocking)
 
 
-@pytest.mark.parametrize(("blocking", "wrapped"), [(BlockingProducer, Producer), (BlockingConsumer, PushConsumer)])
+@pytest.mark.parametrize(
+    ("blocking", "wrapped"),
+    [(BlockingProducer, Producer), (BlockingConsumer, PushConsumer), (BlockingPopConsumer, PopConsumer)],
+)
 def test_constructor_documents_the_arguments_that_it_takes(blocking: type, wrapped: type) -> None:
     assert inspect.signature(blocking).parameters == inspect.signature(wrapped).parameters
     documentation = inspect.getdoc(blocking.__init__) or ""  # type: ignore[misc]  # of the class itself

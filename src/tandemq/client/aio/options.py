@@ -72,3 +72,22 @@ class ConsumerKeywords(TypedDict, total=False):
     suspend_ms: int
     error_pause_ms: int
     trace: bool | str
+
+
+class PopKeywords(TypedDict, total=False):
+    """Fields of `PopOptions` except the group."""
+
+    ordered: bool
+    start_timeout_ms: int
+    consume_from: ConsumeFrom
+    invisible_s: float
+    renew_s: float
+    max_reconsume_times: int
+    batch: int
+    long_poll_ms: int
+    pop_timeout_ms: int
+    prefetch_messages: int
+    prefetch_bytes: int
+    suspend_ms: int
+    error_pause_ms: int
+    close_wait_s: float

@@ -32,6 +32,10 @@ RETRIABLE_CODES = frozenset({1, 2, 14, 16, 17, 204, 205, 1500})
 """Response codes after which another broker may carry out the request."""
 STALE_ROUTE_CODES = frozenset({14, 16, 17, 1500})
 """Response codes that suggest that the route is out of date."""
+NOT_NOW_CODES = frozenset(
+    {ResponseCode.NO_PERMISSION, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY, ResponseCode.SYSTEM_BUSY}
+)
+"""Responses after which the same broker, or the next master, may do what is asked."""
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from enum import Enum
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ConfigError
 from tandemq.model.access import Credentials
+from tandemq.model.pop import MESSAGES_MAX
 from tandemq.model.topic import TRACE_TOPIC, group_name_error, topic_name_error
 
 MEBIBYTE = 1 << 20
@@ -191,6 +192,69 @@ class ConsumerOptions:
                 f"the window of duplicates is {self.duplicate_window} messages per queue and "
                 f"{self.duplicate_window_total} in all; it must not be negative, nor larger per queue than in all"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopOptions:
+    """Settings of a pop consumer."""
+
+    group: str
+    ordered: bool = False
+    """Whether the group has one batch of each queue at a time, and gets the messages of a queue one after the other."""
+    start_timeout_ms: int = 10_000
+    """For how long `start` waits for a response of a name server; 0: it does not wait."""
+    consume_from: ConsumeFrom = ConsumeFrom.LAST
+    """Where a group without an offset starts: FIRST, or LAST: with the last message, a young queue with its first."""
+    invisible_s: float = 60
+    """For how long a popped message is hidden from the group; then it comes back."""
+    renew_s: float = 3_600
+    """For how long, from the pop on, the time of messages is renewed that wait here or are handled by `run`; 0: it is
+    not. Messages taken by `receive` or `async for` are not renewed: see `change_invisible`."""
+    max_reconsume_times: int = -1
+    """Number of redeliveries before a message goes to the dead letter topic; -1: 16, or unlimited if `ordered`."""
+    batch: int = MESSAGES_MAX
+    """Maximum number of messages of a pop, 32 at most."""
+    long_poll_ms: int = 15_000
+    """For how long a broker holds a pop that finds no message."""
+    pop_timeout_ms: int = 25_000
+    """Timeout of a pop; a broker may respond 5 s after `long_poll_ms`. The connection is closed after it."""
+    prefetch_messages: int = 64
+    """Maximum number of messages that wait here to be taken. Topics and brokers have equal shares, of one message at
+    least. Other members do not get what waits here: take few where handlers are slow."""
+    prefetch_bytes: int = 16 * MEBIBYTE
+    """Size of waiting messages, with decompressed bodies, above which no more are popped; shared likewise. The last pop
+    may exceed it."""
+    suspend_ms: int = 1_000
+    """Pause before an ordered consumer gets a failed message, and those behind it, again."""
+    error_pause_ms: int = 1_000
+    """Longest pause before a broker that refused a pop, or did not respond, is asked again."""
+    close_wait_s: float = 10
+    """For how long `close` waits for the handlers of `run` that are running."""
+
+    def __post_init__(self) -> None:
+        """Validate the group name and limits.
+
+        Raises:
+            ConfigError: the group name is invalid, or a value is out of range.
+        """
+        check_group(self.group)
+        if self.consume_from is ConsumeFrom.TIMESTAMP:
+            raise ConfigError(
+                "a pop consumer cannot start at a time", hint="reset the offsets of the group to the time"
+            )
+        if not 1 <= self.batch <= MESSAGES_MAX:
+            raise ConfigError(f"batch is {self.batch}; it must be 1 to {MESSAGES_MAX}")
+        if self.invisible_s < 1:
+            raise ConfigError(f"invisible_s is {self.invisible_s}; it must be at least 1")
+        if self.pop_timeout_ms <= self.long_poll_ms:
+            raise ConfigError(f"pop_timeout_ms is {self.pop_timeout_ms}; it must exceed long_poll_ms")
+        if min(self.prefetch_messages, self.prefetch_bytes) < 1:
+            raise ConfigError("prefetch_messages and prefetch_bytes must be at least 1")
+
+    @property
+    def invisible_ms(self) -> int:
+        """`invisible_s` in milliseconds."""
+        return round(self.invisible_s * 1_000)
 
 
 def trace_topic(trace: bool | str) -> str | None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tandemq import ConsumeFrom, Message, Producer, PushConsumer
+from tandemq import ConsumeFrom, Message, PopConsumer, PoppedMessage, Producer, PushConsumer
 from tandemq.errors import TandemError
+from tandemq.model.pop import MESSAGES_MAX
 from tandemq.run.local import LocalBroker, LocalCluster
 from tests.spec import spec
 
@@ -111,6 +112,36 @@ async def test_no_send_fails_and_no_message_is_lost_or_duplicated_when_a_master_
         # A message whose response was lost with the master may be stored twice, with the same unique key.
         assert sum(found.values()) - len(found) <= KEPT_UNDER_WAY
         assert found.keys() == traffic.stored.keys()
+
+
+async def test_pop_consumer_goes_on_at_the_new_master_and_gets_each_message(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, slaves=1, mode="elect") as cluster:
+        master: LocalBroker = cluster.master()
+        found: Counter[bytes] = Counter()
+        came = asyncio.Event()
+
+        async def handle(message: PoppedMessage) -> None:
+            found[message.body] += 1
+            came.set()
+
+        async with (
+            Producer(cluster.name_servers, group="p") as producer,
+            PopConsumer(
+                cluster.name_servers, group="g", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST, invisible_s=5
+            ) as consumer,
+        ):
+            running = asyncio.create_task(consumer.run(handle, concurrency=8))
+            traffic = await traffic_through_kill(producer, master)
+            assert traffic.failed == []
+            async with asyncio.timeout(60):
+                while traffic.stored.keys() - found.keys():
+                    came.clear()
+                    await came.wait()
+            await consumer.close()
+            await running
+        assert cluster.master() is not master
+        # What the old master popped or what was acknowledged while it died may come again.
+        assert sum(found.values()) - len(found) <= KEPT_UNDER_WAY + 2 * MESSAGES_MAX
 
 
 @spec("R05")

@@ -4,8 +4,6 @@ Those of one turn for the messages of one pop become one record. A request is an
 in the log. Source: docs/reference/pop.md; RocketMQ AckMessageProcessor, ChangeInvisibleTimeProcessor.
 """
 
-import base64
-import binascii
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -23,39 +21,16 @@ from tandemq.broker.kernel.messages.refused import SendRefused
 from tandemq.broker.kernel.serving import Right
 from tandemq.codec.remoting.bodies import decode_body
 from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.pops import AckEntry, BatchAckBody, acked_offsets
 from tandemq.codec.remoting.requests import AckFields, read_fields
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.java_types import Int32, Int64
 from tandemq.model.pop import MESSAGES_MAX, ORDERED_QUEUE, TopicKind, parse_handle, pop_retry_topic, popped_topic
 
 ENTRIES_MAX = 4_096
 """Maximum number of entries of a request with acknowledgements of several pops."""
-BITS_BYTES_MAX = 8_192
-
-
-class AckEntry(msgspec.Struct):
-    """Acknowledged messages of one pop from one queue."""
-
-    t: str
-    c: str
-    q: Int32
-    rq: Int32
-    so: Int64
-    pt: Int64
-    it: Int64
-    b: str
-    """The messages: standard Base64 of the bits, bit n of byte n // 8 is the one at offset `so` + n."""
-    r: str = "0"
-
-
-class BatchAckBody(msgspec.Struct, rename="camel"):
-    """Body of BATCH_ACK_MESSAGE."""
-
-    acks: list[AckEntry] = []
-    broker_name: str = ""
 
 
 class _Taken(NamedTuple):
@@ -153,7 +128,7 @@ class Acks(Feature):
             return refused
         if len(body.acks) > ENTRIES_MAX:
             raise ProtocolError(f"{len(body.acks)} entries, at most {ENTRIES_MAX} are allowed in a batch")
-        entries = [(self._of_entry(entry, now), _offsets_of(entry)) for entry in body.acks]
+        entries = [(self._of_entry(entry, now), acked_offsets(entry)) for entry in body.acks]
         is_recorded = False
         for taken, offsets in entries:
             if taken.revive_queue == ORDERED_QUEUE:
@@ -310,19 +285,3 @@ class Acks(Feature):
     def link_closed(self, link: int, _turn: object, _now: Now) -> None:
         """See `Feature`."""
         self._answers = [(other, command) for other, command in self._answers if other.number != link]
-
-
-def _offsets_of(entry: AckEntry) -> list[int]:
-    """Return the queue offsets that an entry acknowledges.
-
-    Raises:
-        ProtocolError: its bits are malformed, or more than a pop has messages.
-    """
-    try:
-        bits = base64.b64decode(entry.b, validate=True) if len(entry.b) <= 2 * BITS_BYTES_MAX else b""
-    except (binascii.Error, ValueError) as error:
-        raise ProtocolError(f"b={entry.b[:32]!r}: Base64 is expected") from error
-    number = int.from_bytes(bits, "little")
-    if not bits or number.bit_count() > MESSAGES_MAX or len(bits) > BITS_BYTES_MAX:
-        raise ProtocolError(f"b={entry.b[:32]!r}: the bits of 1 to {MESSAGES_MAX} messages are expected")
-    return [entry.so + bit for bit in range(number.bit_length()) if number >> bit & 1]

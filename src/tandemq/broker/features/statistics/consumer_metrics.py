@@ -49,7 +49,7 @@ CONSUMERS = gauge(
     "consume_mode",
     "is_system",
 )
-_MODES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push"}
+_MODES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 
 
 class _KnownTime(NamedTuple):

@@ -122,6 +122,18 @@ def test_waiting_pop_is_woken_at_a_time_that_was_brought_forward(broker: Harness
     assert [item.body for item in taken_from(broker.inbox[7][0])] == [b"1", b"2", b"3", b"4", b"5"]
 
 
+def test_waiting_pop_is_woken_when_the_time_of_the_batch_was_shortened(broker: Harness) -> None:
+    taken, _ = pop(broker)
+    broker.send_request(RequestCode.POP_MESSAGE, pop_fields(order="true", maxMsgNums=3, pollTime=60_000), link=7)
+    for message in taken:
+        broker.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, message.fields | {"invisibleTime": 1_000})
+    broker.pass_time(900)
+    assert broker.inbox[7] == []
+    broker.pass_time(500)
+    (answer,) = broker.inbox[7]
+    assert bodies(taken_from(answer)) == bodies(taken)
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_restart_knows_what_is_handed_out(broker: Harness, *, clean: bool) -> None:
     taken, _ = pop(broker, invisibleTime=60_000)

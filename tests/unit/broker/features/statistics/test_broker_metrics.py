@@ -200,6 +200,15 @@ def test_clients_are_counted_by_language_and_version(tmp_path: Path) -> None:
     assert value(text, "rocketmq_consumer_connections", consumer_group="group", language="java") == 1
 
 
+def test_members_are_counted_by_the_way_in_which_they_consume(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    for group, kind in (("push", "CONSUME_PASSIVELY"), ("pull", "CONSUME_ACTIVELY"), ("pop", "CONSUME_POP")):
+        broker.heartbeat(group, {"TopicA": "*"}, link=1, consume_type=kind)
+    text = page_of(broker)
+    for group in ("push", "pull", "pop"):
+        assert value(text, "rocketmq_consumer_connections", consumer_group=group, consume_mode=group) == 1
+
+
 def test_requests_are_counted_with_the_duration_of_their_turn(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")

@@ -1,0 +1,162 @@
+"""Handlers of consumers: tasks that call one function with each message, and what its outcome means."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any, Generic, Protocol, TypeVar
+
+from tandemq.client.aio.user_code import check_async, not_awaitable
+from tandemq.errors import ClosedError, ConfigError
+from tandemq.model.message import MessageQueue, StoredMessage
+
+log = logging.getLogger(__name__)
+
+
+class HandledMessage(Protocol):
+    """A delivered message."""
+
+    stored: StoredMessage
+    queue: MessageQueue
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it was acknowledged or is to come again."""
+
+    async def retry(self) -> None:
+        """Have it delivered again later."""
+
+
+M = TypeVar("M", bound=HandledMessage)
+
+
+class HandledConsumer(Protocol[M]):
+    """What handlers need of their consumer."""
+
+    async def next_for_handler(self) -> M | None:
+        """Return the next message; None after a wait, when there may be one."""
+
+    def processing(self, message: M) -> AbstractContextManager[object]:
+        """Return the context of a handler's call."""
+
+    async def acknowledge(self, message: M) -> None:
+        """Acknowledge a message whose handler has returned."""
+
+    def is_over(self) -> bool:
+        """Return whether the consumer was closed."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` was called and has not ended."""
+
+
+async def run_handlers(
+    consumer: HandledConsumer[M], group: str, handler: Callable[[M], Awaitable[object]], concurrency: int
+) -> None:
+    """Call `handler` with each message, at most `concurrency` at a time, until the consumer is closed.
+
+    Raises:
+        ConfigError: the handler is not asynchronous, or `concurrency` is below 1.
+        ClosedError: the consumer was not started, or has failed.
+    """
+    check_async(handler, "the handler")
+    if concurrency < 1:
+        raise ConfigError(f"concurrency is {concurrency}; it must be at least 1")
+    consumer.is_over()
+    runner = asyncio.current_task()
+    assert runner is not None, "coroutines run in tasks"
+    workers = _Workers(consumer, group, handler, runner)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(concurrency):
+                tasks.create_task(workers.work())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+class _Workers(Generic[M]):
+    """Tasks that call one handler with the messages of a consumer."""
+
+    def __init__(
+        self,
+        consumer: HandledConsumer[M],
+        group: str,
+        handler: Callable[[M], Awaitable[object]],
+        runner: "asyncio.Task[Any]",
+    ) -> None:
+        """`runner`: the task that waits for them; when it is cancelled, they end."""
+        self._consumer = consumer
+        self._group = group
+        self._handler = handler
+        self._runner = runner
+        self._cancelled = runner.cancelling()
+        self._has_warned = False
+
+    def _is_ending(self) -> bool:
+        """Return whether the runner was cancelled, by its caller, or by its task group because a worker has failed."""
+        return self._runner.cancelling() > self._cancelled
+
+    async def work(self) -> None:
+        """Handle messages until the consumer is closed or the runner is cancelled, even if the handler hides that.
+
+        A cancellation that is not the runner's comes from the handler, or from other code that has this task; it fails
+        the message at hand.
+        """
+        failed: M | None = None
+        while not self._is_ending():
+            message: M | None = None
+            try:
+                if failed is not None:
+                    message, failed = failed, None
+                    await message.retry()
+                    continue
+                message = await self._consumer.next_for_handler()
+                if message is not None:
+                    await self._handle(message)
+            except _NotAsynchronous as error:
+                if message is not None:
+                    await message.retry()
+                raise error.reason from None
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError):
+                    if self._is_ending():
+                        raise
+                    self._reset_cancellation()
+                if self._consumer.is_over() or (isinstance(error, ClosedError) and self._consumer.is_closing):
+                    return  # a ClosedError of the acknowledgement: the handler has not failed
+                if message is not None:
+                    log.exception("handler failed group=%s message=%r", self._group, message)
+                    failed = message if not message.is_ended else None
+                elif not isinstance(error, asyncio.CancelledError):
+                    raise
+
+    async def _handle(self, message: M) -> None:
+        with self._consumer.processing(message):
+            returned = self._handler(message)
+            if not inspect.isawaitable(returned):
+                raise _NotAsynchronous(not_awaitable("the handler", self._handler))
+            result = await returned
+        if result is not None and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "handler returned %.200r, which is ignored group=%s: raise to have a message delivered again",
+                result,
+                self._group,
+            )
+        if not message.is_ended:
+            await self._consumer.acknowledge(message)
+
+    @staticmethod
+    def _reset_cancellation() -> None:
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+
+
+class _NotAsynchronous(Exception):
+    """The handler returned something that cannot be awaited."""
+
+    def __init__(self, reason: ConfigError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
