@@ -46,7 +46,7 @@ class AccountDirectory:
         for path in paths:
             if states[str(path)] != (self._known or {}).get(str(path)):
                 _warn_of_readers(path)
-        found = {str(path): _content(path) for path in paths}
+        found = {str(path): read_account_file(path) for path in paths}
         self._known = states  # of before the files were read: a change in between is seen the next time
         return found
 
@@ -98,7 +98,8 @@ def _warn_of_readers(path: Path) -> None:
             log.warning("access: %s has keys, and all users of this machine can read it; chmod 640", path)
 
 
-def _content(path: Path) -> bytes | ConfigError:
+def read_account_file(path: Path) -> bytes | ConfigError:
+    """Return the content of a file, one byte too much if it is too large, or why it cannot be read."""
     try:
         if not path.is_file():
             return ConfigError("it is not a regular file")
