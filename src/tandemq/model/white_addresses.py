@@ -20,7 +20,7 @@ from typing import NamedTuple
 from tandemq.errors import ConfigError
 
 ADDRESSES_MAX = 10_000
-"""Maximum number of addresses of one account, or of all accounts together."""
+"""Maximum number of addresses of one account, and of one list for all."""
 ANY = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 _HINT = "10.0.0.7, a list 10.0.0.{7,8} or a range 10.0.3-9.* is expected"
 _Range = tuple[int, int]

@@ -18,6 +18,8 @@ from tandemq.errors import ConfigError
 
 log = logging.getLogger(__name__)
 FILES_MAX = 1_000
+BYTES_MAX = 16 << 20
+"""Maximum size of all files together."""
 DEPTH_MAX = 8
 HOME = "ROCKETMQ_HOME"
 _State = tuple[int, ...]
@@ -37,12 +39,15 @@ class AccountDirectory:
         Those below `acl/` come first, in the order of their names; RocketMQ has no order.
 
         Raises:
-            ConfigError: the directory cannot be listed.
+            ConfigError: the directory cannot be listed, or its files are too large.
         """
         paths = account_paths(self._path)
         states = {str(path): _state(path) for path in paths}
         if states == self._known:
             return None
+        size = sum(state[-1] for state in states.values())
+        if size > BYTES_MAX:
+            raise ConfigError(f"aclPath {self._path}: the files have {size} bytes, the maximum is {BYTES_MAX}")
         for path in paths:
             if states[str(path)] != (self._known or {}).get(str(path)):
                 _warn_of_readers(path)

@@ -74,6 +74,14 @@ def test_of_a_large_file_no_more_is_read_than_shows_that_it_is(tmp_path: Path) -
     assert isinstance(content, bytes) and len(content) == FILE_BYTES_MAX + 1
 
 
+def test_all_files_together_have_a_maximum(tmp_path: Path) -> None:
+    (tmp_path / "acl").mkdir()
+    for number in range(17):
+        (tmp_path / "acl" / f"{number}.yml").write_bytes(b"#" * FILE_BYTES_MAX)
+    with pytest.raises(ConfigError, match="the maximum is"):
+        AccountDirectory(str(tmp_path)).read()
+
+
 def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no directory"):
         AccountDirectory(str(tmp_path / "conf")).read()

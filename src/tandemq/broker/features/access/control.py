@@ -203,8 +203,7 @@ class AccessControl(Feature, RequestGuard):
             return False
         if user is not None:
             return bool(user.white_addresses) and white_addresses((user.white_addresses,)).have(address)
-        texts = self.files.white_addresses + self.table.acl1.white_addresses
-        return bool(texts) and white_addresses(texts).have(address)
+        return self.files.is_white(address) or white_addresses(self.table.acl1.white_addresses).have(address)
 
     def _refuse(self, link: Link, command: Command, reason: str, text: str, now: Now) -> str:
         self._refused[reason] += 1

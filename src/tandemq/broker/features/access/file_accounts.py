@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tandemq.boundary import Job, JobDone, Now, Turn
+from tandemq.broker.features.access.table import RULES_KEPT_MAX
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.config.account_files import AccountFile, AccountFiles, parse_account_file
 from tandemq.errors import ConfigError
 from tandemq.model.access import AclUser, Rules
 from tandemq.model.accounts import Translated
+from tandemq.model.white_addresses import WhiteAddresses
 
 log = logging.getLogger(__name__)
 CHECK_MS = 5_000
@@ -46,6 +48,8 @@ class FileAccounts:
         self.files: dict[str, AccountFile] = {}
         """By path, in the order in which their accounts count."""
         self.white_addresses: tuple[str, ...] = ()
+        """Of all files, as they are written."""
+        self._white: list[WhiteAddresses] = []
         self._accounts: dict[str, tuple[AccountPlace, Translated]] = {}
         self._rules: dict[str, Rules] = {}
         self._faults: dict[str, str] = {}
@@ -70,9 +74,18 @@ class FileAccounts:
         found = self._accounts.get(name)
         return None if found is None else found[0]
 
+    def is_white(self, address: str) -> bool:
+        """Whether requests from an address need no account."""
+        return any(addresses.have(address) for addresses in self._white)
+
     def rules(self, name: str) -> Rules:
         """Return what an account may do."""
-        return self._rules[name]
+        found = self._rules.get(name)
+        if found is None:
+            if len(self._rules) >= RULES_KEPT_MAX:
+                self._rules.clear()
+            found = self._rules[name] = Rules(self._accounts[name][1].policies)
+        return found
 
     def _look(self, _now: Now) -> None:
         files = self._files
@@ -129,8 +142,8 @@ class FileAccounts:
                     log.warning("access: %s:%d: the account %s counts as in %s", path, line, name, known)
                     continue
                 self._accounts[name] = AccountPlace(path, line), account
-                self._rules[name] = Rules(account.policies)
         self.white_addresses = tuple(text for file in self.files.values() for text in file.white_addresses)
+        self._white = [WhiteAddresses(file.white_addresses) for file in self.files.values() if file.white_addresses]
 
 
 def _read(files: AccountFiles) -> _Read:

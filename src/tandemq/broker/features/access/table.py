@@ -75,7 +75,11 @@ def _parsed(raw: dict[str, Any]) -> _Parsed:
             raise ProtocolError(f"policies of {name[:100]}: {error}") from error
     acl1 = convert(raw[_ACL1], Acl1, _ACL1) if _ACL1 in raw else None
     try:
-        WhiteAddresses((*(user.white_addresses for user in users), *(() if acl1 is None else acl1.white_addresses)))
+        for texts in (
+            *((user.white_addresses,) for user in users if user.white_addresses),
+            (acl1 or Acl1()).white_addresses,
+        ):
+            WhiteAddresses(texts)
     except ConfigError as error:
         raise ProtocolError(str(error)) from error
     return _Parsed({user.username: user for user in users}, policies, acl1)

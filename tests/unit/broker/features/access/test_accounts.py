@@ -421,3 +421,13 @@ def test_an_admin_with_lists_makes_no_admins(tmp_path: Path) -> None:
 def test_white_addresses_count_on_the_fast_port(broker: Broker) -> None:
     broker.open(9, LinkKind.FAST, peer="10.9.9.1:1")
     assert broker.ask(Code.GET_BROKER_CONFIG, link=9).code == 0
+
+
+def test_each_file_may_have_the_maximum_of_white_addresses(tmp_path: Path) -> None:
+    files = Files()
+    for number in range(3):
+        listed = "".join(f"- 10.{number}.{n // 250}.{n % 250}\n" for n in range(9_000))
+        files.put(f"/conf/acl/{number}.yml", f"globalWhiteRemoteAddresses:\n{listed}")
+    broker = Broker(tmp_path, files)
+    assert broker.ask(Code.GET_BROKER_CONFIG, link=HOME_LINK).code == 0
+    assert broker.ask(Code.GET_BROKER_CONFIG, link=WHITE_LINK).code == ResponseCode.NO_PERMISSION
