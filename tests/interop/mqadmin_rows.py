@@ -39,7 +39,7 @@ def _refused(command: str, arguments: str, request: str, way_out: str, versions:
 
 
 _NO_CONTROLLER = "tandemq ha status"
-_NO_ACCESS_CONTROL = "restrict who reaches the port"
+_NO_ACCOUNTS = "aclEnable is false"
 _MODE_SET = "set consume mode to {a} success"
 _QUEUES = (r"broker-a\s+0\s+0\s+\d", r"broker-a\s+1\s+0\s+\d")
 _CREATED = "create topic to {a} success"
@@ -250,22 +250,11 @@ CHAINS: tuple[tuple[Row, ...], ...] = (
         Row("deleteUser", "-b {a} -u {t}u", ("delete user to {a} success",), versions=(NEW,)),
     ),
     (
-        _refused(
-            "updateAclConfig",
-            "-b {a} -a R -s 1234567809123",
-            "UPDATE_AND_CREATE_ACL_CONFIG",
-            _NO_ACCESS_CONTROL,
-            (OLD,),
-        ),
-        _refused("deleteAclConfig", "-b {a} -a R", "DELETE_ACL_CONFIG", _NO_ACCESS_CONTROL, (OLD,)),
-        _refused("clusterAclConfigVersion", "-b {a}", "GET_BROKER_CLUSTER_ACL_INFO", _NO_ACCESS_CONTROL, (OLD,)),
-        _refused(
-            "updateGlobalWhiteAddr",
-            "-b {a} -g 10.0.0.1",
-            "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG",
-            _NO_ACCESS_CONTROL,
-            (OLD,),
-        ),
+        # Against a broker with `aclEnable` they are in test_accounts.py.
+        Row("updateAclConfig", "-b {a} -a R -s 1234567809123", ("209", _NO_ACCOUNTS), versions=(OLD,), fails=True),
+        Row("deleteAclConfig", "-b {a} -a R", ("210", _NO_ACCOUNTS), versions=(OLD,), fails=True),
+        Row("clusterAclConfigVersion", "-b {a}", ("config/accessControl.json",), versions=(OLD,)),
+        Row("updateGlobalWhiteAddr", "-b {a} -g 10.0.0.1", ("211", _NO_ACCOUNTS), versions=(OLD,), fails=True),
     ),
 )
 

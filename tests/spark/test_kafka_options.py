@@ -84,7 +84,7 @@ INSTEAD = {
     "fetchOffset.numRetries": {"timeoutMs"},
     "fetchOffset.retryIntervalMs": {"timeoutMs"},
     "kafka.ssl.truststore.location": {"tls", "tlsCaFile"},
-    "kafka.sasl.mechanism": {"tlsCertFile"},
+    "kafka.sasl.mechanism": {"secretFile"},
     "kafka.fetch.min.bytes": set(),
 }
 """What the error of a refused option names; the last three are refused by their beginning."""

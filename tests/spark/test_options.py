@@ -73,7 +73,9 @@ def test_names_are_case_insensitive_and_old_ones_are_accepted() -> None:
         ({"subExpression": "a || b|c"}, "subExpression: 'a || b|c' would match no message"),
         ({"expressionType": "sql92"}, "expressionType=SQL92 without subExpression filters nothing"),
         ({"schema": "kafka", "details": "true"}, "schema=kafka has no use for details"),
-        ({"accessKey": "a"}, "accessKey: this client does not support ACL"),
+        ({"accessKey": "a"}, "accessKey and secretKey belong together; one is missing (or give secretFile)"),
+        ({"secretKey": "s"}, "accessKey and secretKey belong together; one is missing (or give secretFile)"),
+        ({"secretFile": "/f", "accessKey": "a"}, "secretFile has no use for accessKey (leave one of them out)"),
         ({"tlsCaFile": "/ca"}, "tlsCaFile has no effect without tls (give tls=true as well)"),
         ({"tls": "true", "tlsKeyFile": "/key"}, "tlsCertFile and tlsKeyFile belong together"),
     ],
@@ -132,7 +134,7 @@ def test_tls_is_read_by_source_sink_and_lag_alike() -> None:
     wanted = ClientTls(ca_file="/ca", cert_file="/c", key_file="/k", check_host=False)
     assert source_options(GOOD | given, streaming=False).tls == wanted
     assert sink_options({"nameServer": "a:1"} | given).tls == wanted
-    assert lag_options({"nameServer": "a:1"} | given) == ("a:1", wanted)
+    assert lag_options({"nameServer": "a:1"} | given).tls == wanted
     assert source_options(GOOD | {"tls": "true"}, streaming=True).tls == ClientTls()
     assert source_options(GOOD, streaming=True).tls is None
 

@@ -26,7 +26,7 @@ from tandemq.broker.ha import feature as replication
 from tandemq.broker.ha.registration import Registration
 from tandemq.broker.ha.service import Replication
 from tandemq.broker.kernel.acknowledgements import Acknowledgements
-from tandemq.broker.kernel.context import Machine
+from tandemq.broker.kernel.context import AccessFiles, Machine
 from tandemq.broker.kernel.dispatcher import Dispatcher
 from tandemq.broker.kernel.farewell import Farewell
 from tandemq.broker.kernel.housekeeping import Housekeeping
@@ -37,6 +37,7 @@ from tandemq.broker.kernel.serving import NOTHING
 from tandemq.broker.kernel.upkeep import Upkeep
 from tandemq.broker.roles import feature as roles
 from tandemq.broker.roles.registry_role import RegistryRole
+from tandemq.config.account_files import AccountFiles
 from tandemq.config.monitoring import labels_of
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreError
@@ -63,6 +64,7 @@ class Broker:
         *,
         accept_loss: bool = False,
         keyring: Keyring | None = None,
+        account_files: AccountFiles | None = None,
     ) -> None:
         """Open the store and load the tables; no port is bound yet.
 
@@ -76,11 +78,14 @@ class Broker:
             delays_ms: delay of each level.
             accept_loss: accept what a crash of the machine took from the log, without waiting for slaves.
             keyring: secret of replication; with one, members of the group authenticate each other.
+            account_files: files of accounts, with `aclEnable`.
 
         Raises:
             StoreDamaged, DiskFailed, StoreError: the store directory cannot be used.
+            ConfigError: a file of accounts cannot be read, or is malformed.
         """
-        self.kernel = kernel = Kernel(config, disk, outbox, random, machine, now, delays_ms, keyring)
+        access = AccessFiles(keyring, account_files)
+        self.kernel = kernel = Kernel(config, disk, outbox, random, machine, now, delays_ms, access)
         self.features = features = kernel.features
         self.acknowledgements = Acknowledgements(kernel)
         self.housekeeping = Housekeeping(kernel)

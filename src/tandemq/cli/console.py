@@ -58,6 +58,12 @@ def need_packages() -> None:
     help="Address of a proxy in front of it, which does TLS and sets X-Forwarded-For, and perhaps X-Forwarded-Prefix; "
     "repeatable.",
 )
+@click.option(
+    "--credentials",
+    type=click.Path(dir_okay=False),
+    help="File with lines accessKey: … and secretKey: … of the user as which it signs requests to brokers; by default "
+    "that of TANDEMQ_CREDENTIALS, or of TANDEMQ_ACCESS_KEY and TANDEMQ_SECRET_KEY.",
+)
 @click.option("--base-path", default="", metavar="PATH", help="Path below which browsers reach it, as /ops/tandemq.")
 @click.option("--hide-bodies", is_flag=True, help="Viewers see no bodies, properties, tags and keys of messages.")
 @click.option("--lake", "lakes", multiple=True, type=_PATH, help="Directory of a lake to show; repeatable.")
@@ -140,6 +146,7 @@ def _check(options: dict[str, Any]) -> None:
 def _serve(options: dict[str, Any]) -> None:
     import asyncio  # noqa: PLC0415  # --help needs none of these
 
+    from tandemq.client.credentials import read_credentials  # noqa: PLC0415
     from tandemq.console.pipeline_files import PipelinePaths  # noqa: PLC0415
     from tandemq.console.publishing import PublisherThread  # noqa: PLC0415
     from tandemq.console.routes import base_path  # noqa: PLC0415
@@ -156,6 +163,7 @@ def _serve(options: dict[str, Any]) -> None:
         proxies=frozenset(options["proxies"]),
         base_path=base_path(options["base_path"]),
         tls=client_tls(),
+        credentials=read_credentials(options["credentials"]) if options["credentials"] else None,
         api_per_s=options["api_rate"],
         pipeline=PipelinePaths(options["lakes"], options["states"], options["reports"], options["projects"]),
     )

@@ -92,6 +92,7 @@ def broker(
     Without a file it is a master named broker-a on port 10911 with its store in ./store.
     """
     from tandemq.engine import NAME  # noqa: PLC0415  # see below
+    from tandemq.run.account_files import with_account_files  # noqa: PLC0415
     from tandemq.run.broker import BrokerProcess  # noqa: PLC0415  # numpy is not loaded for --help
 
     overrides = _overrides(pairs)
@@ -100,6 +101,7 @@ def broker(
     config = load_broker_config(
         _read(path), path=path or "the command line", warn=lambda text: log.warning("%s", text), overrides=overrides
     )
+    config = with_account_files(config, path, os.environ)
     if config.log_format == "json":
         use_json({"broker": config.broker_name, "broker_id": config.broker_id})
     keep_blocks()

@@ -8,11 +8,26 @@ Source: docs/reference/access.md.
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from tandemq.errors import ConfigError
 from tandemq.model.access import Credentials
 
 ACCESS_KEY, SECRET_KEY, FILE = "TANDEMQ_ACCESS_KEY", "TANDEMQ_SECRET_KEY", "TANDEMQ_CREDENTIALS"
+
+
+class Signer(NamedTuple):
+    """Who signs the requests of a client: a user, or the one in a file; with neither, that of the environment."""
+
+    user: Credentials | None = None
+    path: str = ""
+
+    def credentials(self) -> Credentials | None:
+        """Return the user, read from the file if there is one. Raises as `read_credentials`."""
+        return read_credentials(self.path) if self.path else self.user
+
+
+ENVIRONMENT = Signer()
 
 
 def environment_credentials() -> Credentials | None:

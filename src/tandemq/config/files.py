@@ -12,7 +12,7 @@ field names (`listen_port`). Values are texts or TOML's own types; their units a
     in RocketMQ's old spelling (`mapedFileSize…`)        used, with a warning
     of RocketMQ, without meaning for TandemQ             one warning for all of them
     of RocketMQ, requests a feature TandemQ lacks        a warning that names the missing feature
-    of RocketMQ, unsafe to ignore                        an error: `aclEnable=true` must not start without ACL
+    of RocketMQ, unsafe to ignore                        an error: a store of RocksDB would look empty
     unknown                                              an error that suggests the most similar key
 
 Four values are adjusted with a warning, because RocketMQ adjusts them silently: registerNameServerPeriod (10 to 60 s;
@@ -60,7 +60,6 @@ _OLD_SPELLINGS = {
 # RocketMQ's keys that are refused with one of these values ("!x": any value but x), because ignoring them is unsafe.
 _NO_CONTROLLER = "controllers are not supported; with registryAddr the group elects its master"
 _REFUSED: dict[str, tuple[str, str]] = {
-    "aclEnable": ("true", "access control is that of RocketMQ 5: authenticationEnabled and authorizationEnabled"),
     "tls.server.keyPassword": ("!", "passwords belong into tls.config.file, as settings are shown to clients"),
     "tls.client.keyPassword": ("!", "passwords belong into tls.config.file, as settings are shown to clients"),
     "enableDLegerCommitLog": ("true", "DLedger is not supported, and its store has another layout"),

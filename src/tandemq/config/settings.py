@@ -226,6 +226,12 @@ class BrokerConfig(MonitoringConfig):
     """Whether each request of a client must be signed by a user. See docs/reference/access.md."""
     authorization_enable: bool = _setting("authorizationEnabled", False, live=True)
     """Whether users that are not super users need policies for what they do; only with `authenticationEnabled`."""
+    acl_enable: bool = _setting("aclEnable", False)
+    """Access control with the accounts of RocketMQ 4.9: requests are signed and checked as with the two settings above,
+    and accounts in the files of `aclPath` are users, too."""
+    acl_path: str = _setting("aclPath", "")
+    """Directory of `plain_acl.yml` and `acl/`, for `aclEnable`. Empty: `conf` of the environment's `ROCKETMQ_HOME`,
+    else the directory of the broker's own file."""
     init_user: str = _setting("initAuthenticationUser", "", secret=True)
     """A super user, `{"username":"…","password":"…"}`, until one of this name is created."""
     inner_credentials: str = _setting("innerClientAuthenticationCredentials", "", secret=True)
@@ -476,9 +482,19 @@ class BrokerConfig(MonitoringConfig):
         return self.ha_port or (self.listen_port + 1 if self.listen_port else 0)
 
     @property
+    def checks_users(self) -> bool:
+        """Whether requests must be signed by users."""
+        return self.authentication_enable or self.acl_enable
+
+    @property
+    def checks_rights(self) -> bool:
+        """Whether users need policies for what they do."""
+        return self.authorization_enable or self.acl_enable
+
+    @property
     def is_open(self) -> bool:
         """Whether any client of another machine may do everything: without access control, beyond the loopback."""
-        return not (self.authentication_enable or ip_address(self.bind_address).is_loopback)
+        return not (self.checks_users or ip_address(self.bind_address).is_loopback)
 
     @property
     def static_role(self) -> str:

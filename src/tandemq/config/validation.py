@@ -181,7 +181,8 @@ def _network_problems(config: BrokerConfig) -> Iterator[Problem]:
 
 
 def _access_problems(config: BrokerConfig | ProxyConfig) -> Iterator[Problem]:
-    if config.authorization_enable and not config.authentication_enable:
+    has_users = config.checks_users if isinstance(config, BrokerConfig) else config.authentication_enable
+    if config.authorization_enable and not has_users:
         yield (
             "authorization_enable",
             "policies mean nothing without authenticationEnabled: each client could use any name",

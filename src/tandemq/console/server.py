@@ -52,8 +52,9 @@ class ListenAddress:
 async def open_console(settings: ConsoleSettings, database: GroupDatabase, name_servers: str) -> AsyncIterator[Console]:
     """Open a console without a server, for as long as the body runs."""
     tls = settings.tls or False
-    async with Admin(name_servers, tls=tls) as admin:
-        with contextlib.closing(TablesThread(Admin(name_servers, tls=tls))) as tables:
+    user = settings.credentials
+    async with Admin(name_servers, tls=tls, credentials=user) as admin:
+        with contextlib.closing(TablesThread(Admin(name_servers, tls=tls, credentials=user))) as tables:
             console = Console(settings, database, admin, name_servers, tables)
             if not await console.run(console.accounts.users):
                 console.setup_token = secrets.token_urlsafe(24)

@@ -25,6 +25,7 @@ from tandemq.console.pipeline_files import PipelinePaths
 from tandemq.errors import ConfigError, LocalError, OutcomeUnknown, TandemError
 from tandemq.groupdb.audit import Actor, AuditEntry, complete, record
 from tandemq.groupdb.database import GroupDatabase
+from tandemq.model.access import Credentials
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -65,6 +66,8 @@ class ConsoleSettings:
     """Path below which browsers reach it, as "/ops/tandemq"; "": the root."""
     tls: ClientTls | None = None
     """TLS of the connections to brokers and name servers; None: without."""
+    credentials: Credentials | None = None
+    """User as which it signs requests to brokers; None: that of the environment, if there is one."""
     resend_per_s: float = 50.0
     """Maximum number of messages per second that one request sends again."""
     pipeline: PipelinePaths = field(default_factory=PipelinePaths)
@@ -127,7 +130,11 @@ class Console:
         """Return the producer that sends messages for users; started at its first use."""
         if self._producer is None:
             producer = Producer(
-                self.name_servers, group=PRODUCER_GROUP, retry_ms=RETRY_MS, tls=self.settings.tls or False
+                self.name_servers,
+                group=PRODUCER_GROUP,
+                retry_ms=RETRY_MS,
+                tls=self.settings.tls or False,
+                credentials=self.settings.credentials,
             )
             await producer.start()
             self._producer = producer

@@ -65,6 +65,8 @@ class AclUser(msgspec.Struct, rename="camel", omit_defaults=False, frozen=True):
     password: str
     user_type: Literal["Super", "Normal"] = "Normal"
     user_status: Literal["enable", "disable"] = "enable"
+    white_addresses: str = ""
+    """From where its requests need no signature, nor rights; only accounts of ACL 1.0 have any."""
 
     @property
     def is_super(self) -> bool:

@@ -61,6 +61,14 @@ class RequestCode(IntEnum):
     """broker: locks queues for orderly consumption."""
     UNLOCK_BATCH_MQ = 42
     """broker: unlocks queues."""
+    UPDATE_AND_CREATE_ACL_CONFIG = 50
+    """broker: creates or changes an account of RocketMQ 4.9 (docs/reference/access.md)."""
+    DELETE_ACL_CONFIG = 51
+    """broker: deletes an account."""
+    GET_BROKER_CLUSTER_ACL_INFO = 52
+    """broker: versions of the accounts made by requests, and of those in files."""
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = 53
+    """broker: replaces the addresses from which requests need no signature."""
     GET_ALL_CONSUMER_OFFSET = 43
     """broker: all consumer offsets, for slaves."""
     GET_ALL_DELAY_OFFSET = 45
@@ -331,6 +339,9 @@ class ResponseCode(IntEnum):
     NO_MESSAGE = 208
     POLLING_FULL = 209
     POLLING_TIMEOUT = 210
+    UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209  # as in RocketMQ
+    DELETE_ACL_CONFIG_FAILED = 210
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500

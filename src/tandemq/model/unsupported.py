@@ -59,13 +59,9 @@ _ROCKSDB = _Feature(
     "the queues",
     {354: "CHECK_ROCKSDB_CQ_WRITE_PROGRESS", 355: "EXPORT_ROCKSDB_CONFIG_TO_JSON"},
 )
-_ACCESS_CONTROL = _Feature(
-    "access control is that of RocketMQ 5: users and policies (`tandemq acl`), not accounts of plain_acl.yml",
+_SHOWN_KEYS = _Feature(
+    "its response has the keys of all accounts; `tandemq acl list` shows what they may do",
     {
-        50: "UPDATE_AND_CREATE_ACL_CONFIG",
-        51: "DELETE_ACL_CONFIG",
-        52: "GET_BROKER_CLUSTER_ACL_INFO",
-        53: "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG",
         54: "GET_BROKER_CLUSTER_ACL_CONFIG",
     },
 )
@@ -101,7 +97,7 @@ _REMARKS = {
         _HA_MARKS,
         _COLD_DATA,
         _ROCKSDB,
-        _ACCESS_CONTROL,
+        _SHOWN_KEYS,
         _POP,
         _WITHOUT_HANDLER,
     )

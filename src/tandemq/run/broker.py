@@ -20,6 +20,7 @@ from tandemq.real.network.addresses import own_ip, text_of
 from tandemq.real.network.listening import has_ipv6
 from tandemq.real.network.tls import between_brokers
 from tandemq.registry import ZOOKEEPER, parse_address
+from tandemq.run.account_files import open_account_files
 from tandemq.run.monitoring import Monitoring
 from tandemq.run.ports import FAST_PORT_DISTANCE
 from tandemq.run.registry_session import ClosableSession, open_zookeeper
@@ -111,6 +112,7 @@ class BrokerProcess:
                     delays,
                     accept_loss=self._accept_loss,
                     keyring=keyring,
+                    account_files=open_account_files(config),
                 )
             if self.config.is_monitored:
                 identity = f"{config.broker_name}/{config.broker_id}"

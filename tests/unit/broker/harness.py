@@ -23,6 +23,7 @@ from tandemq.broker.node import Broker
 from tandemq.codec.record.record import decode_messages
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.config.account_files import AccountFiles
 from tandemq.config.settings import BrokerConfig, parse_delay_levels
 from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -70,6 +71,7 @@ class Harness:
         now: Now | None = None,
         accept_loss: bool = False,
         keyring: Keyring | None = None,
+        account_files: AccountFiles | None = None,
         address: str = ADDRESS,
         ha_address: str = HA_ADDRESS,
         **changes: Any,
@@ -89,6 +91,7 @@ class Harness:
             parse_delay_levels(self.config.delay_levels),
             accept_loss=accept_loss,
             keyring=keyring,
+            account_files=account_files,
         )
         self.inbox: dict[int, list[Command]] = defaultdict(list)
         self.bytes_out: dict[int, bytearray] = defaultdict(bytearray)

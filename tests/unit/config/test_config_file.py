@@ -177,7 +177,6 @@ def test_settings_of_missing_features_are_rocketmqs_and_documented() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "aclEnable=true",
         "enableDLegerCommitLog=true",
         "enableControllerMode=true",
         "storeType=defaultRocksDB",
@@ -349,7 +348,6 @@ def test_ignored_rocketmq_settings_are_refused_in_a_change() -> None:
         ("brokerPermission=4\nfileReservedTime=0", "fileReservedTime: 0 is too small"),
         ("configBlackList=x", "only read at the start"),
         ("brokerConfigPath=x", "cannot be changed"),
-        ("aclEnable=true", "access control"),
         ("registerNameServerPeriod=5", "outside 10000 to 60000"),
     ],
 )

@@ -5,11 +5,14 @@ A part gets these with the `Kernel`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.kernel.role import Holder, Reporter
 from tandemq.broker.kernel.serving import NOTHING
+from tandemq.config.account_files import AccountFiles
 from tandemq.config.settings import BrokerConfig
+from tandemq.replication.authentication import Keyring
 from tandemq.storage.json_tables import DataVersion
 
 
@@ -20,6 +23,14 @@ class Machine:
     boot_id: str
     memory_bytes: int
     utc_offset_s: int = 0
+
+
+class AccessFiles(NamedTuple):
+    """Files outside of the store that say who may do what; None: there are none."""
+
+    keyring: Keyring | None = None
+    """The secret of replication."""
+    accounts: AccountFiles | None = None
 
 
 class CurrentConfig:

@@ -9,7 +9,7 @@ from tandemq.boundary import Disk, Now, Outbox
 from tandemq.broker.filter.consumer_filters import CLEAN_MS, ConsumerFilters
 from tandemq.broker.kernel.client_requests import ClientCalls
 from tandemq.broker.kernel.connection import Link, pack_host
-from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn, Machine, OwnAddress
+from tandemq.broker.kernel.context import AccessFiles, CurrentConfig, CurrentTurn, Machine, OwnAddress
 from tandemq.broker.kernel.feature import Features
 from tandemq.broker.kernel.member_requests import MemberRequests
 from tandemq.broker.kernel.peers import Peers
@@ -32,7 +32,6 @@ from tandemq.codec.remoting.signature import member_credentials
 from tandemq.config.access import inner_user
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.access import Credentials
-from tandemq.replication.authentication import Keyring
 from tandemq.storage.recovery import Recovered, open_store
 from tandemq.storage.store import Store, StoreConfig
 from tandemq.telemetry.turn_times import TurnTimes
@@ -50,7 +49,7 @@ class Kernel:
         machine: Machine,
         now: Now,
         delays_ms: tuple[int, ...],
-        keyring: Keyring | None = None,
+        access: AccessFiles,
     ) -> None:
         """Open the store and load the tables; see `Broker` for the arguments.
 
@@ -61,7 +60,8 @@ class Kernel:
         """When the broker was started."""
         self.machine = machine
         self.random = random
-        self.keyring = keyring
+        self.keyring = keyring = access.keyring
+        self.account_files = access.accounts
         self.disk = disk
         """The store directory."""
         self.outbox = outbox

@@ -1,14 +1,18 @@
 """`tandemq acl`: users, and what each may do."""
 
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tandemq.cli.support.client_session import namesrv_option, with_admin
-from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows
-from tandemq.errors import LocalError
+from tandemq.cli.support.output import json_option, plain, show_facts, show_json, show_rows
+from tandemq.config.account_files import AccountFile, parse_account_file
+from tandemq.errors import ConfigError, LocalError
 from tandemq.model.access import ACTIONS
+from tandemq.model.accounts import Translated
 
 if TYPE_CHECKING:
     from tandemq.client.aio.admin import Admin
@@ -186,3 +190,98 @@ def list_policies(name: str | None, name_servers: str, as_json: bool) -> None:
         if name is None or entry["user"] == name
     ]
     show_rows(rows, as_json=as_json)
+
+
+# Migration.
+
+
+@acl.command()
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.option("--apply", "is_applied", is_flag=True, help="Create the users and policies that are shown.")
+@namesrv_option
+@json_option
+def migrate(path: Path, is_applied: bool, name_servers: str, as_json: bool) -> None:
+    """Show the users and policies that the accounts of RocketMQ 4.9 in PATH would be, without their keys.
+
+    PATH is a file, or a directory with plain_acl.yml and acl/. Users that exist are not changed. White addresses are
+    not migrated: they are listed, so that these clients get a user, or its policies a source (--from).
+    """
+    accounts, white = _read_accounts(path)
+    results = dict.fromkeys(accounts, "shown")
+    if is_applied:
+        results = with_admin(name_servers, lambda admin: _create(admin, accounts))
+    if as_json:
+        users = [_shown(account) | {"result": results[name]} for name, account in accounts.items()]
+        show_json({"users": users, "notMigrated": white})
+        return
+    show_rows([row | {"result": results[row["user"]]} for row in _rows(accounts)], as_json=False, empty="no accounts")
+    for entry in white:
+        whose = f"of {entry['user']}" if entry["user"] else "for all"
+        click.echo(f"not migrated: white addresses {whose}: {plain(', '.join(entry['addresses']))}")
+
+
+def _read_accounts(path: Path) -> tuple[dict[str, Translated], list[dict[str, Any]]]:
+    """Return the accounts by name, and the white addresses.
+
+    Raises:
+        ConfigError: a file is malformed, or there is none; nothing was created.
+    """
+    from tandemq.run.account_files import account_paths, read_account_file  # noqa: PLC0415  # --help needs no files
+
+    accounts: dict[str, Translated] = {}
+    white: list[dict[str, Any]] = []
+    paths = account_paths(path) if path.is_dir() else [path]
+    if not paths:
+        raise ConfigError(f"{path}: there are no files of accounts", hint="plain_acl.yml, or acl/*.yml, is expected")
+    for one in paths:
+        file = _parsed(one, read_account_file(one))
+        if file.white_addresses:
+            white.append({"user": "", "addresses": list(file.white_addresses), "file": str(one)})
+        for name, (line, account) in file.accounts.items():
+            if name in accounts:
+                click.echo(f"{one}:{line}: {plain(name)} is in another file, too, which counts", err=True)
+                continue
+            accounts[name] = account
+            if account.user.white_addresses:
+                white.append({"user": name, "addresses": [account.user.white_addresses], "file": str(one)})
+    return accounts, white
+
+
+def _parsed(path: Path, content: bytes | ConfigError) -> AccountFile:
+    try:
+        if isinstance(content, ConfigError):
+            raise content
+        file = parse_account_file(content)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.args[0]}", hint=error.hint) from error
+    for warning in file.warnings:
+        click.echo(f"{path}: {plain(warning)}", err=True)
+    return file
+
+
+async def _create(admin: "Admin", accounts: dict[str, Translated]) -> dict[str, str]:
+    """Create users and their policies; return `created` or `exists` by name."""
+    return {name: "created" if await admin.adopt_user(*account) else "exists" for name, account in accounts.items()}
+
+
+def _shown(account: Translated) -> dict[str, Any]:
+    entries = [
+        {"policy": policy.policy_type, "resource": entry.resource, "decision": entry.decision, "actions": entry.actions}
+        for policy in account.policies
+        for entry in policy.entries
+    ]
+    return {"user": account.user.username, "type": account.user.user_type, "policies": entries}
+
+
+def _rows(accounts: dict[str, Translated]) -> Iterator[dict[str, str]]:
+    for account in accounts.values():
+        about = _shown(account)
+        for entry in about["policies"] or [{"policy": "", "resource": "*", "decision": "Allow", "actions": ("All",)}]:
+            yield {
+                "user": about["user"],
+                "type": about["type"],
+                "policy": entry["policy"],
+                "resource": entry["resource"],
+                "decision": entry["decision"],
+                "actions": ", ".join(entry["actions"]),
+            }

@@ -10,9 +10,12 @@ from tandemq.client.admin.cluster import cluster_info
 from tandemq.client.core.operations import Steps, ask, request
 from tandemq.client.core.routes import Routes
 from tandemq.codec.remoting.fastjson import dumps, loads
-from tandemq.errors import ProtocolError
-from tandemq.model.access import SUBJECT_PREFIX
+from tandemq.errors import ProtocolError, RemoteError
+from tandemq.model.access import SUBJECT_PREFIX, AclUser, Policy
 from tandemq.model.codes import RequestCode
+
+EXISTS = "The user is existed"
+"""How brokers, Java's too, answer to the creation of a user that they have."""
 
 
 def each_master(routes: Routes, code: RequestCode, body: bytes = b"", **fields: object) -> Steps[list[bytes]]:
@@ -58,6 +61,29 @@ def put_entry(
     entry = {"resource": resource, "actions": list(actions), "decision": decision, "sourceIps": list(sources)}
     body = dumps({"policies": [{"policyType": "Custom", "entries": [entry]}]})
     yield from each_master(routes, RequestCode.AUTH_CREATE_ACL, body, subject=SUBJECT_PREFIX + name)
+
+
+def adopt_user(routes: Routes, user: AclUser, policies: Iterable[Policy]) -> Steps[int]:
+    """Create a user with its policies at each master that does not have it, and return their number.
+
+    Raises as `each_master`.
+    """
+    info = yield from cluster_info(routes)
+    about = dumps({"password": user.password, "userType": user.user_type})
+    body = dumps({"policies": list(policies)})
+    made = 0
+    for address in info.masters(None):
+        try:
+            yield from ask(address, request(RequestCode.AUTH_CREATE_USER, about, username=user.username))
+        except RemoteError as error:
+            if EXISTS not in str(error):
+                raise
+            continue
+        if policies:
+            fields = {"subject": SUBJECT_PREFIX + user.username}
+            yield from ask(address, request(RequestCode.AUTH_CREATE_ACL, body, **fields))
+        made += 1
+    return made
 
 
 def delete_entry(routes: Routes, name: str, resource: str) -> Steps[None]:

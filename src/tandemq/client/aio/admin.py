@@ -27,7 +27,7 @@ from tandemq.client.core.requests import update_offset_request
 from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.config.tls import ClientTls
 from tandemq.errors import TandemError
-from tandemq.model.access import Credentials
+from tandemq.model.access import AclUser, Credentials, Policy
 from tandemq.model.codes import RequestCode
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue, StoredMessage
@@ -260,6 +260,10 @@ class Admin(AsyncClient[Routes]):
             sources: IP addresses and ranges; none: from everywhere.
         """
         await self._run(access.put_entry(self._routes, user, resource, actions, decision, sources))
+
+    async def adopt_user(self, user: AclUser, policies: Iterable[Policy]) -> bool:
+        """Create a user with its policies on all masters that do not have it; returns whether there were any."""
+        return await self._run(access.adopt_user(self._routes, user, policies)) > 0
 
     async def delete_policy(self, user: str, resource: str = "") -> None:
         """Delete what was decided for a user and a resource, "" for all, on all masters."""

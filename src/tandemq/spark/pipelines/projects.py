@@ -25,7 +25,7 @@ from tandemq.errors import ConfigError
 from tandemq.spark.runtime.java import find_java
 from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.runtime.session import SETTINGS
-from tandemq.spark.sources.cluster.options import TLS
+from tandemq.spark.sources.cluster.options import TLS, USER
 
 SPEC = "spark-pipeline.yml"
 TEMPLATE = Path(__file__).parent / "project"
@@ -53,6 +53,7 @@ def write_project(directory: Path, project: Project) -> None:
     Raises:
         ConfigError: the directory contains files; they are left unchanged.
     """
+    _check_no_key(project)
     home = _copy(TEMPLATE, directory)
     _configure(home, project)
 
@@ -77,6 +78,11 @@ def _copy(template: Path, directory: Path) -> Path:
     return home
 
 
+def _check_no_key(project: Project) -> None:
+    if any(name.lower() == "secretkey" for name in project.options):
+        raise ConfigError("secretKey would be written into the project", hint="give secretFile, or TANDEMQ_CREDENTIALS")
+
+
 def _configure(home: Path, project: Project) -> None:
     (home / "conf").mkdir()
     (home / "storage").mkdir()
@@ -93,7 +99,7 @@ def _spec(home: Path, project: Project) -> str:
     if project.name_servers:
         settings["spark.tandemq.nameServer"] = project.name_servers
         settings["spark.tandemq.tls"] = json.dumps(
-            {name: project.options[name] for name in TLS if name in project.options}
+            {name: project.options[name] for name in (*TLS, *USER) if name in project.options}
         )
     # JSON strings are valid YAML strings.
     lines = [f"  {name}: {json.dumps(value)}" for name, value in settings.items()]

@@ -21,6 +21,7 @@ from tandemq.client.core.connections import RemotingClient
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import Routes
 from tandemq.client.core.settings import split_addresses
+from tandemq.client.credentials import ENVIRONMENT, Signer
 from tandemq.config.tls import ClientTls
 from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, TandemError, WrongProtocol
 
@@ -33,22 +34,22 @@ CONNECT_MS = 1_500
 """Timeout of the first contact of a query with a cluster to which no connection can be opened."""
 PROBE_S = 1.0
 """Timeout of each step of the check for servers of HTTP."""
-_clients: dict[tuple[int, str, ClientTls | None], "ClusterClient"] = {}
-"""By process id, name servers and TLS."""
+_clients: dict[tuple[int, str, ClientTls | None, Signer], "ClusterClient"] = {}
+"""By process id, name servers, TLS and user."""
 
 
-def cluster_client(name_servers: str, tls: ClientTls | None = None) -> "ClusterClient":
-    """Return this process's client of a cluster, created at the first call."""
-    key = os.getpid(), name_servers, tls
+def cluster_client(name_servers: str, tls: ClientTls | None = None, signer: Signer = ENVIRONMENT) -> "ClusterClient":
+    """Return this process's client of a cluster for a user, created at the first call."""
+    key = os.getpid(), name_servers, tls, signer
     if key not in _clients:
-        _clients[key] = ClusterClient(name_servers, tls)
+        _clients[key] = ClusterClient(name_servers, tls, signer)
     return _clients[key]
 
 
 def close_clients() -> None:
     """Close all clients of this process."""
     while _clients:
-        (pid, _, _), client = _clients.popitem()
+        (pid, *_), client = _clients.popitem()
         if pid == os.getpid():
             client.close()
 
@@ -103,15 +104,15 @@ class _Deadline:
 class ClusterClient:
     """A client of one cluster and the thread of its event loop."""
 
-    def __init__(self, name_servers: str, tls: ClientTls | None = None) -> None:
+    def __init__(self, name_servers: str, tls: ClientTls | None = None, signer: Signer = ENVIRONMENT) -> None:
         """Create a client that connects when it is first used.
 
         Raises:
-            ConfigError: an address is malformed, or a file of TLS cannot be used.
+            ConfigError: an address is malformed, or a file of TLS or of a user cannot be used.
         """
         self._name_servers = name_servers
         self._tls = tls
-        config = make_config(name_servers, tls=tls or False)
+        config = make_config(name_servers, tls=tls or False, credentials=signer.credentials())
         self._thread = LoopThread()
 
         async def open_shell() -> Shell:

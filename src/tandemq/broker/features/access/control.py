@@ -4,7 +4,11 @@
                  └► refused, all with the same text        └► refused, with what is missing
 
 Requests of members of the group prove the secret of replication instead; so do their replication connections. Requests
-without a user pass only while `authenticationEnabled` is off, and then for all purposes.
+without a user pass only from the white addresses of ACL 1.0, and while `authenticationEnabled` and `aclEnable` are off;
+then for all purposes.
+
+A user is that of the table (users and policies made by requests, copied to slaves), else that of the settings, else the
+account of a file (`aclEnable`).
 
 Source: docs/reference/access.md; RocketMQ AuthenticationPipeline, AuthorizationPipeline.
 """
@@ -16,7 +20,8 @@ from functools import partial
 import msgspec
 
 from tandemq.boundary import Now, Turn
-from tandemq.broker.features.access.needs import OPEN, needs_of
+from tandemq.broker.features.access.file_accounts import FileAccounts
+from tandemq.broker.features.access.needs import OPEN, needs_of, needs_of_half
 from tandemq.broker.features.access.table import AccessTable, CopiedAccessTable
 from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.copied_tables import Table
@@ -25,18 +30,24 @@ from tandemq.broker.kernel.guard import RequestGuard
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.refused_peers import host_of
+from tandemq.codec.record.record import property_value
 from tandemq.codec.remoting.signature import ACCESS_KEY, is_signed, member_credentials
 from tandemq.config.access import configured_users
 from tandemq.config.settings import BrokerConfig
-from tandemq.errors import ProtocolError
-from tandemq.model.access import RESERVED_PREFIX, AclUser
+from tandemq.errors import ProtocolError, StoreError
+from tandemq.model.access import RESERVED_PREFIX, AclUser, Need, Policy, Rules
+from tandemq.model.accounts import Translated
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.message import REAL_TOPIC
+from tandemq.model.white_addresses import white_addresses
 from tandemq.refusals import Refusals
 from tandemq.telemetry.families import Batch, Source, Values, counter
 
 log = logging.getLogger(__name__)
+OFFSET_DIGITS = 19
+"""Digits of the least number that is no log offset."""
 NOT_AUTHENTICATED = "authentication failed: the user, or the signature, is missing or wrong"
 REFUSED = counter("tandemq_access_refused_total", "Requests refused by access control.", "reason")
 _NOBODY = AclUser("", "no user has this key")
@@ -46,12 +57,15 @@ class AccessControl(Feature, RequestGuard):
     """Checks requests; knows the users."""
 
     def __init__(self, kernel: Kernel) -> None:
-        """Load the table.
+        """Load the table, and the files of accounts.
 
         Raises:
-            StoreDamaged: it cannot be read.
+            StoreDamaged: the table cannot be read.
+            ConfigError: a file of accounts cannot be read, or is malformed.
         """
         self.table = AccessTable(kernel.saver)
+        self.files = FileAccounts(kernel)
+        self._store = kernel.store
         self._keyring = kernel.keyring
         self._cluster = kernel.current.config.cluster
         self._quotas = kernel.features.find(Quotas)
@@ -67,21 +81,55 @@ class AccessControl(Feature, RequestGuard):
         """See `Feature`."""
         was_on = self.is_on
         self._own = configured_users(config)
-        self.is_on = config.authentication_enable
-        self._checks_rights = config.authorization_enable
+        self.is_on = config.checks_users
+        self.has_accounts = config.acl_enable
+        self._checks_rights = config.checks_rights
         if self.is_on and not was_on and not any(user.is_super for user in self.users()):
             log.error("access: there is no super user, so that nobody can change users: set initAuthenticationUser")
 
     def users(self) -> Iterator[AclUser]:
-        """Yield all users; those of the settings unless the table has one of the same name."""
+        """Yield all users, each name once."""
         yield from self.table.users.values()
         yield from (user for name, user in self._own.items() if name not in self.table.users)
+        yield from (user for user in self.files if self.account(user.username) is not None)
 
     def user(self, name: str) -> AclUser | None:
         """Return a user; that of the group's members too."""
         if name.startswith(RESERVED_PREFIX):
             return self._member(name)
-        return self.table.users.get(name) or self._own.get(name)
+        found = self.table.users.get(name) or self._own.get(name)
+        if found is not None:
+            return found
+        account = self.files.account(name)
+        return None if account is None else account.user
+
+    def account(self, name: str) -> Translated | None:
+        """Return the account of a file whose name the table and the settings do not have."""
+        return None if name in self.table.users or name in self._own else self.files.account(name)
+
+    def policies(self) -> Iterator[tuple[str, tuple[Policy, ...]]]:
+        """Yield the names and policies of all users that have any."""
+        yield from ((name, own) for name, own in self.table.policies.items() if self.account(name) is None)
+        for user in self.files:
+            account = self.account(user.username)
+            if account is not None and account.policies:
+                yield user.username, account.policies
+
+    def policies_of(self, name: str) -> tuple[Policy, ...] | None:
+        """Return the policies of a user; None if it has none."""
+        account = self.account(name)
+        return (account.policies or None) if account is not None else self.table.policies.get(name)
+
+    def take_over(self, name: str) -> None:
+        """Move an account of a file to the table, before it is changed there."""
+        account = self.account(name)
+        if account is not None:
+            self.table.put(account.user)
+            self.table.put_policies(name, account.policies)
+            log.warning("access: the account %s was changed: what %s has counts no more", name, self.files.place(name))
+
+    def _rules(self, name: str) -> Rules:
+        return self.table.rules(name) if self.account(name) is None else self.files.rules(name)
 
     def _member(self, name: str) -> AclUser | None:
         for secret in () if self._keyring is None else self._keyring.secrets():
@@ -119,8 +167,13 @@ class AccessControl(Feature, RequestGuard):
 
     def refusal(self, link: Link, command: Command, now: Now) -> str | None:
         """See `RequestGuard`."""
-        user = self.caller(command)
-        if user is None:
+        address = host_of(link.peer)
+        if self._is_white(address):
+            return None
+        user, is_signed_by = self._caller(command)
+        if user is None or not is_signed_by:
+            if user is not None and self._is_white(address, user):
+                return None
             return self._refuse(link, command, "authentication", NOT_AUTHENTICATED, now)
         if self._quotas.limits_users:
             link.budget = self._quotas.user(user.username)
@@ -130,16 +183,15 @@ class AccessControl(Feature, RequestGuard):
                 return self._refuse(link, command, "connections", text, now)
         else:
             link.budget = None
-        if user.is_super or not self._checks_rights:
+        if user.is_super or not self._checks_rights or self._is_white(address, user):
             return None
         try:
-            needs = needs_of(command, self._cluster)
-        except (ProtocolError, msgspec.MsgspecError) as error:
+            needs = self._needs(command)
+        except (ProtocolError, StoreError, msgspec.MsgspecError) as error:
             return self._refuse(link, command, "malformed", str(error), now)
         if needs is None:
             return self._refuse(link, command, "authorization", "only super users may do this", now)
-        address = host_of(link.peer)
-        rules = self.table.rules(user.username)
+        rules = self._rules(user.username)
         for need in needs:
             decision = rules.allows(need, address)
             if not decision:
@@ -147,6 +199,16 @@ class AccessControl(Feature, RequestGuard):
                 text = f"User:{user.username} has no permission to access {need} from {address}, {why}."
                 return self._refuse(link, command, "authorization", text, now)
         return None
+
+    def _needs(self, command: Command) -> list[Need] | None:
+        """Return what a request needs; None: only super users may send it. Errors as for `needs_of`, and StoreError."""
+        offset = command.fields.get("commitLogOffset", "")
+        if command.code == Code.END_TRANSACTION and offset.isdecimal() and len(offset) < OFFSET_DIGITS:
+            half = self._store.queued_record_at(int(offset))
+            topic = None if half is None else property_value(half[0].properties, REAL_TOPIC.encode())
+            if topic is not None:
+                return needs_of_half(topic.decode("utf-8", "replace"))
+        return needs_of(command, self._cluster)
 
     def _may_connect(self, link: int, user: str, most: int) -> bool:
         """Whether a connection is one of those that a user may have."""
@@ -162,11 +224,27 @@ class AccessControl(Feature, RequestGuard):
             if not links:
                 del self._links[user]
 
-    def caller(self, command: Command) -> AclUser | None:
-        """Return the user of a request; None if its user or signature is wrong, after the same work in each case."""
+    def is_super(self, link: Link, command: Command) -> bool:
+        """Whether a request may concern super users and their keys."""
+        address = host_of(link.peer)
+        if not self.is_on or self._is_white(address):
+            return True
+        user, is_signed_by = self._caller(command)
+        return user is not None and user.is_super and (is_signed_by or self._is_white(address, user))
+
+    def _caller(self, command: Command) -> tuple[AclUser | None, bool]:
+        """Return the enabled user that a request names, and whether it signed; after the same work in each case."""
         user = self.user(command.fields.get(ACCESS_KEY, ""))
         has_signed = is_signed(command.fields, command.body, command.version, (user or _NOBODY).password)
-        return user if user is not None and has_signed and user.user_status == "enable" else None
+        return (None, False) if user is None or user.user_status != "enable" else (user, has_signed)
+
+    def _is_white(self, address: str, user: AclUser | None = None) -> bool:
+        """Whether an address is white, for one user or for all requests."""
+        if not self.has_accounts:
+            return False
+        if user is not None:
+            return bool(user.white_addresses) and white_addresses((user.white_addresses,)).have(address)
+        return self.files.is_white(address) or white_addresses(self.table.acl1.white_addresses).have(address)
 
     def _refuse(self, link: Link, command: Command, reason: str, text: str, now: Now) -> str:
         self._refused[reason] += 1

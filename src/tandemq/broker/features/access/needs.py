@@ -97,8 +97,14 @@ def _send(topic: str, group: str) -> NeedsOf:
 
 
 def _end_transaction(command: Command) -> Iterator[Need]:
+    """Yield nothing without a topic, which clients before 5.1.4 do not send; see `needs_of_half`."""
     topic = command.fields.get("topic", "")
-    yield from _topic(topic, PUB) if topic else _group(command.fields["producerGroup"], PUB)
+    return _topic(topic, PUB) if topic else iter(())
+
+
+def needs_of_half(topic: str) -> list[Need]:
+    """Return what the end of a transaction needs. `topic`: of its half message, whatever the request says."""
+    return list(_topic(topic, PUB))
 
 
 def _heartbeat(command: Command) -> Iterator[Need]:
@@ -289,6 +295,10 @@ NEEDS: dict[int, NeedsOf | _Cluster | None] = {
     Code.TANDEM_SWITCH: CLUSTER_UPDATE,
     Code.TANDEM_FORCE_MASTER: CLUSTER_UPDATE,
     Code.TANDEM_HAND_OFFSETS: CLUSTER_UPDATE,
+    Code.UPDATE_AND_CREATE_ACL_CONFIG: CLUSTER_UPDATE,
+    Code.DELETE_ACL_CONFIG: CLUSTER_UPDATE,
+    Code.GET_BROKER_CLUSTER_ACL_INFO: CLUSTER_GET,
+    Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: CLUSTER_UPDATE,
     Code.AUTH_CREATE_USER: CLUSTER_UPDATE,
     Code.AUTH_UPDATE_USER: CLUSTER_UPDATE,
     Code.AUTH_DELETE_USER: CLUSTER_UPDATE,

@@ -90,61 +90,60 @@ class AccessProcessor(Feature):
             Code.AUTH_LIST_ACL: Request(self._on_list_acls),
         }
 
-    def _is_super(self, command: Command) -> bool:
-        """Whether a request may concern super users: without authentication each may."""
-        if not self._control.is_on:
-            return True
-        caller = self._control.caller(command)
-        return caller is not None and caller.is_super
-
     # Users.
 
-    def _on_create_user(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_create_user(self, link: Link, command: Command, _now: Now) -> Command | None:
         name = command.fields.get("username", "")
         fault = name_fault(name)
         if fault is not None:
             return command.answer(ResponseCode.INVALID_PARAMETER, remark=fault)
         body = _body(command, _UserBody, "user")
-        if self._control.user(name) is not None:
+        account = self._control.account(name)
+        if self._control.user(name) is not None and account is None:
             return _refused(command, "The user is existed")
-        return self._put(command, AclUser(name, ""), body)
+        return self._put(link, command, AclUser(name, "") if account is None else account.user, body)
 
-    def _on_update_user(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_update_user(self, link: Link, command: Command, _now: Now) -> Command | None:
         known = self._control.user(command.fields.get("username", ""))
         if known is None:
             return _refused(command, "The user is not exist")
-        return self._put(command, known, _body(command, _UserBody, "user"))
+        return self._put(link, command, known, _body(command, _UserBody, "user"))
 
-    def _put(self, command: Command, known: AclUser, body: _UserBody) -> Command:
+    def _put(self, link: Link, command: Command, known: AclUser, body: _UserBody) -> Command:
         user = AclUser(
             known.username,
             known.password if body.password is None else body.password,
             known.user_type if body.user_type is None else _one_of(USER_TYPES, body.user_type),
             known.user_status if body.user_status is None else _one_of(USER_STATES, body.user_status),
+            known.white_addresses,
         )
         if not user.password.strip() or len(user.password) > PASSWORD_CHARACTERS_MAX:
             return _refused(command, f"password can not be blank, nor longer than {PASSWORD_CHARACTERS_MAX} characters")
-        if (known.is_super or user.is_super) and not self._is_super(command):
+        if (known.is_super or user.is_super) and not self._control.is_super(link, command):
             return _refused(command, "only super users may create or change super users")
+        self._control.take_over(user.username)
         self._table.put(user)
         return command.answer(ResponseCode.SUCCESS)
 
-    def _on_delete_user(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_delete_user(self, link: Link, command: Command, _now: Now) -> Command | None:
         name = command.fields.get("username", "")
         known = self._control.user(name)
-        if known is not None and known.is_super and not self._is_super(command):
+        if known is not None and known.is_super and not self._control.is_super(link, command):
             return _refused(command, "only super users may delete super users")
+        place = self._control.files.place(name)
+        if place is not None:
+            return _refused(command, f"the account is also in {place}: delete it there first")
         self._table.remove(name)
         return command.answer(ResponseCode.SUCCESS)
 
-    def _on_get_user(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_get_user(self, link: Link, command: Command, _now: Now) -> Command | None:
         user = self._control.user(command.fields.get("username", ""))
-        body = b"" if user is None else dumps(_shown(user, has_password=self._is_super(command)))
+        body = b"" if user is None else dumps(_shown(user, has_password=self._control.is_super(link, command)))
         return command.answer(ResponseCode.SUCCESS, body=body)
 
-    def _on_list_users(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_list_users(self, link: Link, command: Command, _now: Now) -> Command | None:
         wanted = command.fields.get("filter", "")
-        has_password = self._is_super(command)
+        has_password = self._control.is_super(link, command)
         found = [_shown(user, has_password=has_password) for user in self._control.users() if wanted in user.username]
         return command.answer(ResponseCode.SUCCESS, body=dumps(found) if found else b"")
 
@@ -170,17 +169,19 @@ class AccessProcessor(Feature):
             for policy in _body(command, _AclBody, "policies").policies
         ]
         try:
-            after = merged(self._table.policies.get(name, ()), changes)
+            after = merged(self._control.policies_of(name) or (), changes)
         except ProtocolError as error:
             return _refused(command, str(error))
+        self._control.take_over(name)
         self._table.put_policies(name, after)
         return command.answer(ResponseCode.SUCCESS)
 
     def _on_delete_acl(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = subject_name(command.fields.get("subject", ""))
-        known = self._table.policies.get(name)
+        known = self._control.policies_of(name)
         if known is None:
             return _refused(command, "The acl is not exist")
+        self._control.take_over(name)
         resource = command.fields.get("resource", "")
         policy_type = command.fields.get("policyType") or CUSTOM
         self._table.put_policies(name, without(known, policy_type, resource) if resource else ())
@@ -188,14 +189,14 @@ class AccessProcessor(Feature):
 
     def _on_get_acl(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = subject_name(command.fields.get("subject", ""))
-        policies = self._table.policies.get(name)
+        policies = self._control.policies_of(name)
         body = b"" if policies is None else dumps(_shown_acl(name, policies))
         return command.answer(ResponseCode.SUCCESS, body=body)
 
     def _on_list_acls(self, _link: Link, command: Command, _now: Now) -> Command | None:
         subject, resource = command.fields.get("subjectFilter", ""), command.fields.get("resourceFilter", "")
         found = []
-        for name, policies in self._table.policies.items():
+        for name, policies in self._control.policies():
             if subject not in SUBJECT_PREFIX + name:
                 continue
             matching = tuple(

@@ -5,17 +5,18 @@ whose stores are RocksDB and are not copied.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandemq.broker.kernel.copied_tables import Polled, StreamedTable
 from tandemq.broker.state.persistence import Saver
 from tandemq.codec.ha import KIND_FEATURE_TABLES
 from tandemq.codec.remoting.bodies import convert
 from tandemq.codec.remoting.fastjson import dumps, loads
-from tandemq.errors import ProtocolError
+from tandemq.errors import ConfigError, ProtocolError
 from tandemq.model.access import AclUser, Policy, Rules
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.command import Command
+from tandemq.model.white_addresses import WhiteAddresses
 from tandemq.storage.json_tables import TableFile, require
 
 KIND = KIND_FEATURE_TABLES + 3
@@ -23,6 +24,19 @@ USERS_MAX = 100_000
 RULES_KEPT_MAX = 10_000
 """Maximum number of users whose policies are kept prepared."""
 _USERS, _POLICIES, _REMOVED, _WHOLE = "users", "policies", "removed", "whole"
+_ACL1 = "acl1"
+_COMMON = ""
+"""Among the names of changed users: what all share."""
+
+
+class Acl1(NamedTuple):
+    """What the admin codes of ACL 1.0 keep besides accounts."""
+
+    white_addresses: tuple[str, ...] = ()
+    """From where requests need no signature, nor rights."""
+    counter: int = 0
+    """Number of changes by these codes, and the time of the last one."""
+    timestamp_ms: int = 0
 
 
 def _check(raw: dict[str, Any]) -> None:
@@ -39,8 +53,15 @@ FILE = TableFile(
 )
 
 
-def _parsed(raw: dict[str, Any]) -> tuple[dict[str, AclUser], dict[str, tuple[Policy, ...]]]:
-    """Return the users and policies in a table.
+class _Parsed(NamedTuple):
+    users: dict[str, AclUser]
+    policies: dict[str, tuple[Policy, ...]]
+    acl1: Acl1 | None
+    """None: the table does not have it."""
+
+
+def _parsed(raw: dict[str, Any]) -> _Parsed:
+    """Return the content of a table.
 
     Raises:
         ProtocolError: it is malformed.
@@ -52,7 +73,16 @@ def _parsed(raw: dict[str, Any]) -> tuple[dict[str, AclUser], dict[str, tuple[Po
             Rules(own)
         except ProtocolError as error:
             raise ProtocolError(f"policies of {name[:100]}: {error}") from error
-    return {user.username: user for user in users}, policies
+    acl1 = convert(raw[_ACL1], Acl1, _ACL1) if _ACL1 in raw else None
+    try:
+        for texts in (
+            *((user.white_addresses,) for user in users if user.white_addresses),
+            (acl1 or Acl1()).white_addresses,
+        ):
+            WhiteAddresses(texts)
+    except ConfigError as error:
+        raise ProtocolError(str(error)) from error
+    return _Parsed({user.username: user for user in users}, policies, acl1)
 
 
 class AccessTable:
@@ -65,7 +95,8 @@ class AccessTable:
             StoreDamaged: it cannot be read.
         """
         self._saver = saver
-        self.users, self.policies = _parsed(FILE.load(saver.disk))
+        self.users, self.policies, acl1 = _parsed(FILE.load(saver.disk))
+        self.acl1 = acl1 or Acl1()
         self._rules: dict[str, Rules] = {}
         self._changes: dict[str, None] | None = None
         """Names of users that changed since the last publication; None: changes are not recorded."""
@@ -104,6 +135,11 @@ class AccessTable:
             self.policies.pop(name, None)
         self._changed(name)
 
+    def put_acl1(self, acl1: Acl1) -> None:
+        """Replace what the admin codes of ACL 1.0 keep besides accounts."""
+        self.acl1 = acl1
+        self._changed(_COMMON)
+
     def _changed(self, name: str) -> None:
         self._rules.pop(name, None)
         if self._changes is not None:
@@ -112,13 +148,15 @@ class AccessTable:
 
     def as_json(self) -> dict[str, Any]:
         """Return the table in the form of its file."""
-        return self._json_of(self.users.keys() | self.policies.keys())
+        common = {_COMMON} if self.acl1 != Acl1() else set()
+        return self._json_of(self.users.keys() | self.policies.keys() | common)
 
     def _json_of(self, names: Iterable[str]) -> dict[str, Any]:
         listed = sorted(names)
         return {
             _USERS: [self.users[name] for name in listed if name in self.users],
             _POLICIES: {name: self.policies[name] for name in listed if name in self.policies},
+            **({_ACL1: self.acl1} if _COMMON in listed else {}),
         }
 
     # Copies.
@@ -137,7 +175,7 @@ class AccessTable:
         if not self._changes:
             return None
         names, self._changes = list(self._changes), {}
-        return self._json_of(names) | {_REMOVED: [name for name in names if name not in self.users]}
+        return self._json_of(names) | {_REMOVED: [name for name in names if name and name not in self.users]}
 
     def whole(self) -> dict[str, Any]:
         """Return the table for a slave."""
@@ -149,17 +187,19 @@ class AccessTable:
         Raises:
             ProtocolError: they are malformed.
         """
-        users, policies = _parsed(raw)
+        users, policies, acl1 = _parsed(raw)
         if raw.get(_WHOLE):
-            if (users, policies) == (self.users, self.policies):
+            acl1 = acl1 or Acl1()
+            if (users, policies, acl1) == (self.users, self.policies, self.acl1):
                 return
-            self.users, self.policies = users, policies
+            self.users, self.policies, self.acl1 = users, policies, acl1
         else:
             for name in (*users, *policies, *(raw.get(_REMOVED) or ())):
                 self.users.pop(name, None)
                 self.policies.pop(name, None)
             self.users |= users
             self.policies |= policies
+            self.acl1 = acl1 or self.acl1
         self._rules.clear()
         self._saver.later(FILE, self.as_json)
 

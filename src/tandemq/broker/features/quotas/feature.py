@@ -23,6 +23,7 @@ from tandemq.broker.kernel.serving import Right
 from tandemq.codec.remoting.bodies import decode_body
 from tandemq.engine import Budget
 from tandemq.errors import ProtocolError
+from tandemq.model.access import RESERVED_PREFIX
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -127,7 +128,7 @@ class QuotaFeature(Feature, Quotas):
 
     def user(self, name: str) -> Budget | None:
         """See `Quotas`."""
-        return self._budget(USER, name)
+        return self._budget(USER, name, is_system=name.startswith(RESERVED_PREFIX))
 
     def group(self, name: str) -> Budget | None:
         """See `Quotas`."""
@@ -149,7 +150,7 @@ class QuotaFeature(Feature, Quotas):
 
     def connections_of(self, user: str) -> int:
         """See `Quotas`."""
-        quota = self._table.of(USER, user)
+        quota = None if user.startswith(RESERVED_PREFIX) else self._table.of(USER, user)
         return 0 if quota is None else quota.connections
 
     def in_flight_of(self, group: str) -> int:

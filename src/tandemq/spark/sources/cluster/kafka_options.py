@@ -7,15 +7,12 @@ Source: Spark's "Structured Streaming + Kafka Integration Guide"; its KafkaSourc
 
 from tandemq.errors import ConfigError
 
-ACL = "this client does not support ACL"
 _TLS_FILES = "give tls=true with tlsCaFile, tlsCertFile and tlsKeyFile, PEM files on every node"
 _BYTES = "key and body are bytes as they were sent; convert them with cast or from_json"
 _NO_GROUP = "leave it out: pulls belong to no group; groupIdPrefix names one, commitGroup sets a group's offsets"
 _TIMEOUT = "leave it out; timeoutMs limits how long a cluster that does not answer is tried"
 
 REFUSED: dict[str, tuple[str, str]] = {
-    "accessKey": (ACL, "leave it out"),
-    "secretKey": (ACL, "leave it out"),
     "kafka.bootstrap.servers": ("it names Kafka's brokers", "give nameServer: host:port;host:port of name servers"),
     "kafka.group.id": ("a source in Spark joins no consumer group", _NO_GROUP),
     "kafka.auto.offset.reset": ("the source keeps its own offsets", "give startingOffsets"),
@@ -42,7 +39,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 
 REFUSED_PREFIXES: dict[str, tuple[str, str]] = {
     "kafka.ssl.": ("it names Java key stores", _TLS_FILES),
-    "kafka.sasl.": (ACL, "leave it out; brokers can require client certificates instead: tlsCertFile"),
+    "kafka.sasl.": ("there is no SASL", "give secretFile, with name and key of a user"),
     "kafka.": ("it is a parameter of Kafka's client", "leave it out; this source uses RocketMQ's protocol"),
 }
 """The same by prefix; the first one that matches counts."""

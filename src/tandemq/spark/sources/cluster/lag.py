@@ -79,9 +79,9 @@ class _LagReader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002  # there is one
-        name_servers, tls = self._options
+        name_servers, tls, signer = self._options
         if name_servers:
-            yield from cluster_client(name_servers, tls).run(find_lag, TIMEOUT_MS, connect_ms=CONNECT_MS)
+            yield from cluster_client(name_servers, tls, signer).run(find_lag, TIMEOUT_MS, connect_ms=CONNECT_MS)
 
 
 def find_lag(routes: Routes) -> Steps[list[LagRow]]:

@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 from tandemq.client.admin.queries import TOOLS_GROUP
 from tandemq.client.core.settings import split_addresses
+from tandemq.client.credentials import ENVIRONMENT, Signer
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ConfigError
+from tandemq.model.access import Credentials
 from tandemq.model.group import parse_tag_expression
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import group_name_error, topic_name_error
@@ -44,6 +46,14 @@ TLS = {
     "tlsCheckHost": "whether certificates must be for the addresses of name servers and brokers. Default: `true`",
 }
 """Options of TLS, of source and sink, and their meaning as Markdown, for the page docs/reference/spark-options.md."""
+
+USER = {
+    "secretFile": "file with lines `accessKey: …` and `secretKey: …` of the user that signs requests "
+    "(docs/reference/access.md), on the driver and on every executor; default: the user of the environment there",
+    "accessKey": "name of that user, instead of a file",
+    "secretKey": "its key. Spark redacts it where it shows options, and sends it to executors",
+}
+"""Options of the user, and their meaning."""
 
 SOURCE = {
     "nameServer": "name servers, `host:port;host:port`",
@@ -90,6 +100,7 @@ SOURCE = {
     "timeoutMs": "timeout for a cluster that does not respond, or a message that should exist; each response extends "
     "that of a plan by 5 ms. Default: 30000",
     **TLS,
+    **USER,
 }
 """Options of the source, and their meaning."""
 
@@ -104,10 +115,11 @@ SINK = {
     "maxInFlight": "maximum number of messages in flight per task. Default: 512",
     "includeHeaders": "whether the column `headers`, if there is one, becomes properties. Default: `true`",
     **TLS,
+    **USER,
 }
 """Options of the sink, and their meaning."""
 
-LAG = {"nameServer": SOURCE["nameServer"], **TLS}
+LAG = {"nameServer": SOURCE["nameServer"], **TLS, **USER}
 """Options of the lag source, and their meaning."""
 
 OLD_NAMES = {
@@ -197,6 +209,7 @@ class SourceOptions:
     pull_messages: int = PULL_BATCH_SIZE
     timeout_ms: int = TIMEOUT_MS
     tls: ClientTls | None = None
+    signer: Signer = ENVIRONMENT
 
     @property
     def tags(self) -> frozenset[str] | None:
@@ -217,6 +230,7 @@ class SinkOptions:
     in_flight_max: int
     headers: bool = True
     tls: ClientTls | None = None
+    signer: Signer = ENVIRONMENT
 
 
 def parse_tags(expression: str) -> frozenset[str] | None:
@@ -329,6 +343,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         pull_messages=values.count("pullBatchSize") or PULL_BATCH_SIZE,
         timeout_ms=values.count("timeoutMs") or TIMEOUT_MS,
         tls=values.tls(),
+        signer=values.signer(),
     )
 
 
@@ -353,6 +368,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         require_send_ok=values.flag("requireSendOk", default=False),
         timeout_ms=values.count("timeoutMs") or TIMEOUT_MS,
         tls=values.tls(),
+        signer=values.signer(),
         in_flight_max=values.count("maxInFlight") or 512,
         headers=values.flag("includeHeaders", default=True),
     )
@@ -364,6 +380,7 @@ class LagOptions(NamedTuple):
     name_servers: str
     """"": no rows."""
     tls: ClientTls | None
+    signer: Signer
 
 
 def lag_options(given: Mapping[str, str]) -> LagOptions:
@@ -373,7 +390,7 @@ def lag_options(given: Mapping[str, str]) -> LagOptions:
         ConfigError: as `source_options`; name servers may be missing.
     """
     values = _Values(given, LAG, "the source")
-    return LagOptions(values.texts.get("nameServer", ""), values.tls())
+    return LagOptions(values.texts.get("nameServer", ""), values.tls(), values.signer())
 
 
 class _Values:
@@ -425,6 +442,15 @@ class _Values:
             raise ConfigError("tlsCertFile and tlsKeyFile belong together; one is missing")
         checks_host = self.flag("tlsCheckHost", default=True)
         return ClientTls(ca_file=ca, cert_file=cert, key_file=key, check_host=checks_host)
+
+    def signer(self) -> Signer:
+        """Return who signs requests."""
+        path, name, key = (self.texts.get(option, "") for option in USER)
+        if path and (name or key):
+            self.exclude("secretFile", "accessKey", "secretKey")
+        if bool(name) != bool(key):
+            raise ConfigError("accessKey and secretKey belong together; one is missing", hint="or give secretFile")
+        return Signer(Credentials(name, key) if name else None, path)
 
     def one_of(self, name: str, choices: tuple[str, ...], default: str) -> str:
         """Return the choice that a value names, ignoring case."""

@@ -57,6 +57,7 @@ class SourceQuery:
             pull_messages=options.pull_messages,
             timeout_ms=options.timeout_ms,
             tls=options.tls,
+            signer=options.signer,
             group=options.group,
         )
         self.connect_ms: int | None = CONNECT_MS
@@ -65,7 +66,7 @@ class SourceQuery:
     def run(self, operation: Operation[T]) -> T:
         """Run a client operation with the timeout of the options."""
         options = self.options
-        client = cluster_client(options.name_servers, options.tls)
+        client = cluster_client(options.name_servers, options.tls, options.signer)
         return client.run(operation, options.timeout_ms, connect_ms=self.connect_ms)
 
     def report_loss(self, what: str) -> None:
@@ -119,7 +120,7 @@ class SourceQuery:
         """Yield the messages of a task as Arrow batches; none for the empty task of a query that reads nothing."""
         if not isinstance(partition, QueuePartition):
             return
-        client = cluster_client(self.how.name_servers, self.how.tls)
+        client = cluster_client(self.how.name_servers, self.how.tls, self.how.signer)
         for pulled in merge(read_ranges(client, self.how, partition.ranges, partition.members)):
             yield from self.decoder.batches(pulled, partition.epochs[pulled.range.queue.broker_name])
         freeze_modules()

@@ -24,6 +24,7 @@ from tandemq.client.admin.cluster import topic_route
 from tandemq.client.admin.queries import TOOLS_GROUP
 from tandemq.client.core.operations import Invoke, Steps, current_time, number, pause, refusal
 from tandemq.client.core.routes import MASTER_ID, Routes
+from tandemq.client.credentials import ENVIRONMENT, Signer
 from tandemq.codec.record.record import RECORD_BYTES_MIN, parse_record, property_value
 from tandemq.config.tls import ClientTls
 from tandemq.errors import NetworkError, OffsetGone, ProtocolError, RemoteError, TandemError
@@ -70,6 +71,7 @@ class PullSettings:
     pull_messages: int = 4_096
     timeout_ms: int = 30_000
     tls: ClientTls | None = None
+    signer: Signer = ENVIRONMENT
     group: str = TOOLS_GROUP
     """Consumer group that pulls name; they have no effect on it."""
 

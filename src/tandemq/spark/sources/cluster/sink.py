@@ -139,7 +139,7 @@ class _Writer:
         check_sink_schema(schema, options)
         self._options = options
         # Fail before the first task if the cluster is not reachable.
-        client = cluster_client(options.name_servers, options.tls)
+        client = cluster_client(options.name_servers, options.tls, options.signer)
         # A broker that is away for a moment must not end a stream, so that only a batch write asks for one.
         topic = options.topic if connect_ms is not None else None
         client.run(lambda routes: check_reachable(routes, topic), options.timeout_ms, connect_ms=connect_ms)
@@ -453,7 +453,12 @@ class _Sender:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._producer = Producer(options.name_servers, group=options.group, tls=options.tls or False)
+        self._producer = Producer(
+            options.name_servers,
+            group=options.group,
+            tls=options.tls or False,
+            credentials=options.signer.credentials(),
+        )
         self._thread = LoopThread()
         self._thread.call(self._producer.start())
         self._sending: Future[None] | None = None

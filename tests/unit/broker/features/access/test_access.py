@@ -18,8 +18,9 @@ from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.message import SysFlag
 from tests.request_fields import pull_fields
-from tests.unit.broker.harness import CLIENT, Harness
+from tests.unit.broker.harness import CLIENT, Harness, send_fields
 
 ROOT = Credentials("root", "root-key")
 ALICE = Credentials("alice", "alice-key")
@@ -314,3 +315,30 @@ def test_words_of_users_and_policies_are_taken_in_upper_and_lower_case(broker: G
     assert broker.send_as(ALICE) == ResponseCode.SUCCESS
     wrong = broker.allow(ALICE, "Topic:T", "Pub", decision="Perhaps")
     assert wrong.code != ResponseCode.SUCCESS and "Allow, Deny" in (wrong.remark or "")
+
+
+@pytest.mark.parametrize("stated", [{}, {"topic": "Mine"}])
+def test_end_of_a_transaction_needs_the_topic_of_its_half_message(broker: Guarded, stated: dict[str, object]) -> None:
+    bob = Credentials("bob", "bob-key")
+    for user, topic in ((ALICE, "T"), (bob, "Mine")):
+        broker.create(user)
+        broker.allow(user, f"Topic:{topic}", "Pub")
+    fields = send_fields("T", 0, {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "U"}) | {
+        "f": SysFlag.TRANSACTION_PREPARED
+    }
+    half = broker.as_user(ALICE, Code.SEND_MESSAGE_V2, fields, b"body")
+    assert half.code == 0, half.remark
+    end = {
+        "producerGroup": "p",
+        "tranStateTableOffset": half.fields["queueOffset"],
+        "commitLogOffset": int(half.fields["msgId"][16:], 16),
+        "commitOrRollback": SysFlag.TRANSACTION_COMMIT,
+        "fromTransactionCheck": "false",
+        "msgId": "U",
+        "transactionId": "U",
+    } | stated
+    refused = broker.as_user(bob, Code.END_TRANSACTION, end)
+    assert (refused.code, "Topic:T" in str(refused.remark)) == (ResponseCode.NO_PERMISSION, True)
+    assert ("T", 0) not in broker.node.store.queues
+    assert broker.as_user(ALICE, Code.END_TRANSACTION, end).code == 0
+    assert broker.node.store.queues["T", 0].max_offset == 1

@@ -83,6 +83,24 @@ def test_new_master_does_not_bring_back_a_user_that_was_deleted(group: RegistryG
     assert send_as(failed_over(group), ALICE) == ResponseCode.NO_PERMISSION
 
 
+def test_new_master_has_accounts_and_white_addresses_of_acl_1(tmp_path: Path) -> None:
+    group = RegistryGroup(tmp_path, Mode.ELECT, members=3, secret=SECRET, **SETTINGS, acl_enable=True)
+    assert ask(group.serving, ROOT, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(TOPIC, 1)).code == 0
+    fields = {"accessKey": "web-app", "secretKey": "web-key", "topicPerms": f"{TOPIC}=PUB"}
+    assert ask(group.serving, ROOT, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, fields).code == 0
+    white = {"globalWhiteAddrs": "10.0.0.*"}
+    assert ask(group.serving, ROOT, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, white).code == 0
+    before = group.serving
+    after = failed_over(group)
+    assert after is not before
+    version = after.ask(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {}).fields["version"]
+    assert json.loads(version)["counter"] == 2
+    taken = {"globalWhiteAddrs": ""}
+    assert ask(after, ROOT, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, taken).code == 0
+    assert after.ask(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {}).code == ResponseCode.NO_PERMISSION
+    assert send_as(after, Credentials("web-app", "web-key")) == ResponseCode.SUCCESS
+
+
 def test_slave_of_a_static_master_copies_users_and_policies(tmp_path: Path) -> None:
     group = Group(tmp_path, secrets={0: SECRET, 1: SECRET}, **SETTINGS)
     for slave in group.slaves:
