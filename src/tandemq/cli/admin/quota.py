@@ -17,7 +17,10 @@ _kind_argument = click.argument("kind", type=click.Choice([USER, TOPIC, GROUP]))
 
 @click.group()
 def quota() -> None:
-    """Limit what users, topics and consumer groups may use, on each master."""
+    """Limit what users, topics and consumer groups may use.
+
+    A limit holds on each master by itself.
+    """
 
 
 @quota.command(name="set")
