@@ -2,6 +2,7 @@
 
 from tandemq.broker.features.pop.acks import Acks
 from tandemq.broker.features.pop.assignment import Assignment
+from tandemq.broker.features.pop.families import PopFamilies
 from tandemq.broker.features.pop.in_flight import InFlight
 from tandemq.broker.features.pop.orders import Orders
 from tandemq.broker.features.pop.processor import PopProcessor
@@ -22,4 +23,5 @@ def build(kernel: Kernel) -> tuple[Feature, ...]:
     in_flight = InFlight(kernel.features.find(Quotas))
     pops = PopProcessor(kernel, queues, revival, orders, in_flight)
     acks = Acks(kernel, queues, orders, in_flight, pops.wake)
-    return acks, pops, revival, orders, modes, Assignment(kernel, modes)
+    families = PopFamilies(pops, acks, revival)
+    return acks, pops, revival, orders, modes, Assignment(kernel, modes), families

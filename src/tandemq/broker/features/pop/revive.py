@@ -11,8 +11,10 @@ Source: docs/reference/pop.md; RocketMQ PopReviveService.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.features.pop.records import Acknowledged, PopCheckpoint, Popped, read_record
@@ -131,6 +133,15 @@ class _QueueState:
     """Since when (monotonic) the next record does not verify."""
 
 
+class ReviveLag(NamedTuple):
+    """How far a queue of the revive topic is behind."""
+
+    records: int
+    """Records that are not done with."""
+    late_ms: int
+    """How long the first message that has to come back is late."""
+
+
 class Revival(LogQueue[RecentCheckpoints]):
     """Bring back messages that were not acknowledged, on a master."""
 
@@ -147,12 +158,12 @@ class Revival(LogQueue[RecentCheckpoints]):
         self._states: dict[int, _QueueState] | None = None
         self._messages_left = 0
         self._bytes_left = 0
-        self.revived = 0
-        """Messages that came back since the start."""
+        self.revived: Counter[tuple[str, str]] = Counter()
+        """Messages that came back since the start, by topic and group; without dead letters."""
         self.dead_lettered = 0
-        """Those of them that became dead letters."""
-        self._this_turn = 0
-        """Messages that come back in this turn."""
+        """Messages that became dead letters instead."""
+        self._this_turn: list[tuple[str, str]] = []
+        """Topic and group of the messages that come back in this turn."""
         self._has_run = False
         """Whether this turn has looked at checkpoints."""
         self._notify: Callable[[str, str], None] = lambda _topic, _group: None
@@ -184,7 +195,19 @@ class Revival(LogQueue[RecentCheckpoints]):
 
     def _forget(self) -> None:
         self._states = None
-        self._this_turn = 0
+        self._this_turn.clear()
+
+    def lags(self, now: Now) -> dict[int, ReviveLag]:
+        """Return how far each queue of the revive topic is behind."""
+        found: dict[int, ReviveLag] = {}
+        for queue_id, state in (self._states or {}).items():
+            queue = self._store.queues.get((self._queues.name, queue_id))
+            done = self._offsets.get(self._queues.name, REVIVE_GROUP, queue_id)
+            first = next(iter(state.pending.values()), None)
+            late_ms = 0 if first is None else max(0, now.wall_ms - first.checkpoint.revive_ms)
+            records = 0 if queue is None else queue.max_offset - max(queue.min_offset, -1 if done is None else done + 1)
+            found[queue_id] = ReviveLag(max(0, records), late_ms)
+        return found
 
     # A run.
 
@@ -333,13 +356,13 @@ class Revival(LogQueue[RecentCheckpoints]):
             return
         self._messages_left -= 1
         self._bytes_left -= size
-        self._this_turn += 1
         origin = popped_topic(popped.topic, popped.group)
         if is_dead:
             self.dead_lettered += 1
             message = decode_message(data, 0, len(data), inflates=False)
             self._puts.dead_letters.note(popped.group, origin, message.properties, times, log_offset, now.mono_ms)
         else:
+            self._this_turn.append((origin, popped.group))
             self._notify(origin, popped.group)
 
     def _retry_place(self, popped: Popped, now: Now) -> tuple[Topic, int]:
@@ -366,8 +389,9 @@ class Revival(LogQueue[RecentCheckpoints]):
         """Count what came back in this turn, and move the progress behind what is decided on."""
         if not self._has_run:
             return
-        self.revived += self._this_turn
-        self._this_turn, self._has_run = 0, False
+        self.revived.update(self._this_turn)
+        self._this_turn.clear()
+        self._has_run = False
         for queue_id, state in (self._states or {}).items():
             for popped in [popped for popped, pending in state.pending.items() if pending.is_over]:
                 del state.pending[popped]
@@ -382,7 +406,8 @@ class Revival(LogQueue[RecentCheckpoints]):
         """Read the revive topic again: what came back in this turn is not in the log."""
         if self._has_run and self._states is not None:
             self._states = {}
-        self._this_turn, self._has_run = 0, False
+        self._this_turn.clear()
+        self._has_run = False
 
 
 def _acknowledge(state: _QueueState, acked: Acknowledged, due_ms: int, queue_offset: int) -> None:

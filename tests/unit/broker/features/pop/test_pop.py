@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tandemq.broker.features.pop.families import PopFamilies
 from tandemq.broker.features.pop.revive import Revival
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.pop import TopicKind
@@ -73,7 +74,7 @@ def test_messages_are_invisible_until_their_time_and_come_back_soon_after(broker
     broker.pass_time(3_000)
     (back,) = pop(broker)
     assert back.body == taken.body
-    assert broker.node.features.find(Revival).revived == 1
+    assert broker.node.features.find(Revival).revived == {(TOPIC, GROUP): 1}
 
 
 def test_acknowledgement_of_a_message_that_came_back_ends_it(broker: Harness) -> None:
@@ -387,3 +388,27 @@ def test_mode_of_a_new_group_creates_the_group_if_its_settings_allow(broker: Har
     assert code_of("new") == ResponseCode.SUCCESS
     assert "new" in broker.node.kernel.groups.table
     assert code_of("not/valid") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_metrics_say_what_was_popped_acknowledged_and_came_back(broker: Harness) -> None:
+    def values() -> dict[str, dict[tuple[str, ...], float]]:
+        batches = broker.node.features.find(PopFamilies).collect(broker.now)
+        return {batch.family.name: dict(batch.values) for batch in batches if batch is not None}
+
+    send(broker, 6)
+    taken = pop_all(broker)
+    for message in taken[:4]:
+        ack(broker, message)
+    broker.send_request(RequestCode.POP_MESSAGE, pop_fields(pollTime=60_000), link=7)
+    found = values()
+    assert (found["tandemq_popped_messages_total"], found["tandemq_pop_acknowledged_total"]) == ({(): 6}, {(): 4})
+    assert found["tandemq_pops_waiting"] == {(): 1}
+    assert found["rocketmq_pop_revive_retry_messages_total"] == {}
+    broker.pass_time(9_990)
+    assert sum(values()["rocketmq_pop_revive_lag"].values()) > 0
+    broker.pass_time(5_000)
+    found = values()
+    assert found["rocketmq_pop_revive_retry_messages_total"] == {(TOPIC, GROUP): 2}
+    assert set(found["rocketmq_pop_revive_lag"].values()) == {0}
+    assert set(found["rocketmq_pop_revive_latency"].values()) == {0}
+    assert found["tandemq_popped_messages_total"] == {(): 8}
