@@ -1,6 +1,7 @@
-"""Three producers, two consumers, and a watcher of offsets, which fill a `History` while faults happen.
+"""Three producers, three consumers, and a watcher of offsets, which fill a `History` while faults happen.
 
-The third producer makes transactions, see `transactions`; the second consumer has an SQL92 expression, see `filters`.
+The third producer makes transactions, see `transactions`; the second consumer has an SQL92 expression, see `filters`,
+the third one pops, see `pops`.
 Some messages are delayed by level, some have a time, and some of these are recalled, see `timers`; some are sent back
 by the first consumer once or twice. In some runs there are clients of a static topic too, see `static_topics`.
 """
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from random import Random
 
-from chaos import filters, timers
+from chaos import filters, pops, timers
 from chaos.history import History, Place
 from chaos.static_topics import StaticTopicClients
 from chaos.transactions import TransactionClient
@@ -75,6 +76,7 @@ class Clients:
         self._drained = threading.Event()
         self.transacting = TransactionClient(world.name_server.address, TOPIC, self.history)
         self.filtered = filters.FilterHistory()
+        self.popped = pops.PopHistory(elects=world.mode is Mode.ELECT)
         self.timers = timers.TimerFigures()
         work: dict[str, Callable[[], None]] = {
             "producer a": lambda: self._produce("a"),
@@ -82,6 +84,7 @@ class Clients:
             "transactions": lambda: self.transacting.run(self._is_over, self._drained),
             "consumer": self._consume,
             "filter": lambda: filters.consume(world.name_server.address, TOPIC, self.filtered, self._drained),
+            "pops": lambda: pops.consume(world.name_server.address, TOPIC, self.popped, self._drained),
             "offsets": self._watch_offsets,
         }
         self._threads = _threads(work)
@@ -245,6 +248,7 @@ class Clients:
             or due - self.history.bodies
             or self.history.awaited
             or self.filtered.missing(due)
+            or self.popped.missing(due)
             or (self.static is not None and self.static.history.missing())
             or self._open_transactions()
             or self._waiting_timers()
@@ -271,6 +275,7 @@ class Clients:
         ends = [violation for thread in threads if (violation := thread.violation())]
         self.history.check_clients()
         found = known.check(self.history.bodies) + self.filtered.check(known.due | self.history.due)
+        found += self.popped.check(known.due | self.history.due)
         return ends + unfinished + found
 
 

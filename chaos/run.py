@@ -27,7 +27,7 @@ from typing import Any
 
 from rich.console import Console
 
-from chaos import filters, static_topics, timers, transactions
+from chaos import filters, pops, static_topics, timers, transactions
 from chaos.clients import CONSUMERS, DELAYS, TOPIC, Clients
 from chaos.faults import Faults
 from chaos.logical_history import LogicalHistory
@@ -104,7 +104,7 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
             violations += _check_static(world.brokers[0], world.neighbour, clients.static.history, stores)
     report |= {"faults": faults.done, "seconds": round(time.monotonic() - begun, 1)}
     report |= history.report() | {"transactions": clients.transacting.transactions.report()}
-    report |= {"filter": clients.filtered.report(), "timers": clients.timers.report()}
+    report |= {"pops": clients.popped.report(), "filter": clients.filtered.report(), "timers": clients.timers.report()}
     if clients.static is not None:
         report["static"] = clients.static.history.report()
         violations += clients.static.history.violations
@@ -135,7 +135,7 @@ def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, An
         found, verified = check([broker.store for broker in brokers])
         first = brokers[0]
         history.check_log(first.name, records(first.store, TOPIC))
-        timed = list(records(first.store, TIMER_TOPIC))
+        timed = [record for record in records(first.store, TIMER_TOPIC) if not pops.is_of_pop(record)]
         delayed, retried = [records(first.store, topic) for topic in (SCHEDULE_TOPIC, retry_topic(CONSUMERS))]
         waiting = (record for record in timed if not timers.is_request(record))
         history.check_aside(first.name, delayed, retried, waiting)
@@ -225,6 +225,7 @@ def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any
 def _tell(console: Console, report: dict[str, Any]) -> None:
     shown = {key: report.get(key) for key in ("acknowledged", "delayed", "rejected", "duplicates", "failed")}
     shown |= {key: report.get("transactions", {}).get(key) for key in ("committed", "rolled_back", "checks")}
+    shown |= {"popped": report.get("pops", {}).get("acknowledged"), "back": report.get("pops", {}).get("came_back")}
     shown |= {"filtered": report.get("filter", {}).get("delivered")}
     shown |= {"timed": report.get("timers", {}).get("deliveries"), "recalls": report.get("timers", {}).get("recalls")}
     if "static" in report:

@@ -1,0 +1,121 @@
+"""A consumer group that pops beside the other clients, and what it must and must not get.
+
+    popped ─► acknowledged, confirmed ─► never popped again from its queue (in groups that elect)
+       └───► sent back, the first time, one in `_RETURNED_EVERY` ─► popped again, from the retry topic
+
+I25  what is due is popped and acknowledged in the end; in `elect` no message whose acknowledgement was confirmed is
+     popped again from the same place. One from a retry topic may be: a kill in the middle of a write repeats it
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaos.history import Place, Stored
+from tandemq import ConsumeFrom
+from tandemq.client.blocking import BlockingPopConsumer
+from tandemq.errors import TandemError
+from tandemq.model.message import REAL_TOPIC
+from tandemq.model.topic import REVIVE_TOPIC_PREFIX
+
+GROUP = "chaos-pop"
+INVISIBLE_S = 10
+"""How long a pop whose answer was lost keeps its messages from the group."""
+_RETURNED_EVERY = 41
+_SHOWN = 3
+
+
+def is_returned(body: str) -> bool:
+    """Return whether the consumer sends a message back at its first delivery."""
+    number = body.rpartition("-")[2]
+    return number.isdecimal() and int(number) % _RETURNED_EVERY == 0
+
+
+def is_of_pop(record: Stored) -> bool:
+    """Return whether a timed record is a checkpoint or an acknowledgement, and no message."""
+    return record.properties.get(REAL_TOPIC, "").startswith(REVIVE_TOPIC_PREFIX)
+
+
+@dataclass(slots=True)
+class PopHistory:
+    """The deliveries to the group."""
+
+    elects: bool
+    """Whether a confirmed acknowledgement is final whatever happens to the master."""
+    bodies: set[str] = field(default_factory=set)
+    """Messages whose acknowledgement was confirmed."""
+    ended: dict[Place, str] = field(default_factory=dict)
+    """Places in the topic's queues whose message was acknowledged, confirmed."""
+    places: dict[Place, str] = field(default_factory=dict)
+    came_back: int = 0
+    unknown: set[str] = field(default_factory=set)
+    """Messages of which an acknowledgement was asked for, but not confirmed: it may count."""
+    repeated: int = 0
+    """Deliveries after a confirmed acknowledgement in groups that do not elect."""
+    violations: list[str] = field(default_factory=list)
+
+    def received(self, body: str, place: Place | None) -> None:
+        """Record a delivery. `place`: in the topic's queues; None: from a retry topic."""
+        if place is None:
+            self.came_back += 1
+            return
+        other = self.places.setdefault(place, body)
+        if other != body:
+            self.violations.append(f"I5: {place} was {other} and {body} for the group that pops")
+        if place in self.ended and self.elects:
+            self.violations.append(f"I25: {body[:80]!r} at {place} was popped again after its acknowledgement")
+        self.repeated += place in self.ended
+
+    def acknowledged(self, body: str, place: Place | None) -> None:
+        """Record a confirmed acknowledgement."""
+        self.bodies.add(body)
+        if place is not None:
+            self.ended[place] = body
+
+    def missing(self, due: Iterable[str]) -> set[str]:
+        """Return the messages that are due and surely not acknowledged."""
+        return set(due) - self.bodies - self.unknown
+
+    def check(self, due: Iterable[str]) -> list[str]:
+        """Return the violations. `due`: bodies that a group with every message gets."""
+        lost = sorted(self.missing(due))
+        first = [f"I25: {len(lost)} never popped and acknowledged, first {lost[:_SHOWN]}"] if lost else []
+        return self.violations + first
+
+    def report(self) -> dict[str, Any]:
+        """Return the figures for the run's JSON."""
+        return {
+            "acknowledged": len(self.bodies),
+            "came_back": self.came_back,
+            "unknown": len(self.unknown - self.bodies),
+            "repeated": self.repeated,
+        }
+
+
+def consume(name_server: str, topic: str, history: PopHistory, drained: threading.Event) -> None:
+    """Pop and acknowledge until everything is drained."""
+    returned: set[str] = set()
+    with BlockingPopConsumer(
+        name_server, group=GROUP, topics={topic: "*"}, consume_from=ConsumeFrom.FIRST, invisible_s=INVISIBLE_S
+    ) as consumer:
+        while not drained.is_set():
+            message = consumer.receive(0.2)
+            if message is None:
+                continue
+            stored = message.stored
+            body = stored.body.decode(errors="replace")
+            place = Place(message.queue.queue_id, stored.queue_offset) if message.delivery_count == 1 else None
+            history.received(body, place)
+            is_ack = not is_returned(body) or body in returned
+            returned.add(body)
+            try:
+                if is_ack:
+                    message.ack()
+                    history.acknowledged(body, place)
+                else:
+                    message.retry(1)
+            except TandemError:  # a message that is not acknowledged comes back when its time is over
+                history.unknown.update([body] * is_ack)
