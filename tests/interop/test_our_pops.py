@@ -22,6 +22,7 @@ class Cluster:
     """A Java name server with one Java broker."""
 
     def __init__(self, namesrv: JavaNameServer, broker: JavaBroker) -> None:
+        self.name_server = namesrv
         self.names = namesrv.address
         self.broker = broker
 
@@ -183,6 +184,7 @@ def test_messages_come_back_after_close_and_the_broker_may_restart(cluster: Clus
             await asyncio.to_thread(cluster.broker.stop)
             acks = [asyncio.create_task(other.ack()) for other in rest]
             await asyncio.to_thread(cluster.broker.start)
+            await asyncio.to_thread(wait_registered, cluster.name_server.port, "broker-a")
             await asyncio.gather(*acks)
             assert {first.body, *(other.body for other in rest)} == set(sent) - {message.body}
             await send_some(cluster, "Left", 1)
