@@ -57,6 +57,7 @@ TAKEN_LABELS = frozenset(
         "protocol_type",
         "python",
         "quantile",
+        "queue_id",
         "reason",
         "request_code",
         "response_code",
