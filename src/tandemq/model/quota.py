@@ -15,6 +15,7 @@ import msgspec
 from tandemq.errors import ProtocolError
 from tandemq.model.topic import group_name_error, topic_name_error
 
+Kind = Literal["user", "topic", "group"]
 USER, TOPIC, GROUP = "user", "topic", "group"
 EACH = "*"
 """Name of the limit that holds for each one without a limit of its own."""
@@ -34,7 +35,7 @@ _Rate = Annotated[int, msgspec.Meta(ge=0, le=RATE_MAX)]
 class Quota(msgspec.Struct, frozen=True, rename="camel"):
     """The limits of one user, topic or group; 0: unlimited."""
 
-    kind: Literal["user", "topic", "group"]
+    kind: Kind
     name: str
     messages_per_second: _Rate = 0
     bytes_per_second: _Rate = 0

@@ -84,49 +84,64 @@ class Dispatcher:
     def _receive_checked(self, link: Link, data: bytes, turn: Turn, now: Now, is_over: Callable[[], bool]) -> bytes:
         """Handle the bytes that a client sent, each request by itself: its user is checked before it is taken.
 
-        Sends that are allowed still go to the engine; what it leaves, and all other requests, are checked by the
-        handlers of their codes.
+        Sends that are allowed still go to the engine.
         """
         decoder = link.decoder
         data = decoder.join(data)
         position = 0
         while position < len(data) and (frame := decoder.split(data, position)) is not None:
             begin, position = position, decoder.position
-            is_taken = self._is_allowed_send(link, frame, now) and (
-                self._sends.take_ordinary(link, data[begin:position], 0, now) == position - begin
-            )
-            if not is_taken and not self._handle(link, frame, turn, now):
+            command = self._decoded(link, frame, turn, now)
+            if command is None:
                 break
+            refusal = self._refusal(link, command, now)
+            is_taken = (
+                refusal is None
+                and command.code in _SENDS
+                and self._sends.take_ordinary(link, data[begin:position], 0, now) == position - begin
+            )
+            if not is_taken:
+                self._take(link, command, refusal, turn, now)
             if position < len(data) and is_over():
                 return data[position:]
         if decoder.error is not None:
             self._housekeeping.close_link(link, str(decoder.error), turn, now)
         return b""
 
-    def _is_allowed_send(self, link: Link, frame: RawFrame, now: Now) -> bool:
-        """Whether a frame is a send whose user may send it."""
-        try:
-            command = decode_command(frame)
-        except ProtocolError:
-            return False
-        return command.code in _SENDS and self._guard.refusal(link, command, now) is None
+    def _refusal(self, link: Link, command: Command, now: Now) -> str | None:
+        """Return why a client may not send a request."""
+        request = self._requests.get(command.code)
+        if request is None or command.is_response or not self._guard.checks(command.code, request):
+            return None
+        return self._guard.refusal(link, command, now)
 
     def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
         """Answer any request; False if the connection has to be closed."""
-        self._sends.store_waiting()
+        command = self._decoded(link, frame, turn, now)
+        if command is None:
+            return False
+        self._take(link, command, None, turn, now)
+        return True
+
+    def _decoded(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> Command | None:
+        """Return the request in a frame; None if it is malformed, and the connection is closed."""
         try:
-            command = decode_command(frame)
+            return decode_command(frame)
         except ProtocolError as error:
             self._housekeeping.close_link(link, str(error), turn, now)
-            return False
+            return None
+
+    def _take(self, link: Link, command: Command, refusal: str | None, turn: Turn, now: Now) -> None:
+        """Answer any request. `refusal`: why its user may not send it."""
+        self._sends.store_waiting()
         if command.code == RequestCode.HEART_BEAT:
             link.takes_go_away = command.takes_go_away
         if command.is_response:
             self._client_calls.answered(link.number, command, now)
-            return True
+            return
         asked = self._saver.asked
         request = self._requests.get(command.code, _UNKNOWN)
-        answer = self._answer(request, link, command, now)
+        answer = self._answer(request, link, command, refusal, now)
         if answer is not None:
             code = UNKNOWN_CODE if request is _UNKNOWN else command.code
             self._times.answered(AnswerKind(code, answer.code))
@@ -138,10 +153,9 @@ class Dispatcher:
                 self._acknowledgements.hold_until_saved(link.number, command, answer, now)
             elif not self._turn.holds(link.number, command, answer):
                 turn.send(link.number, data)
-        return True
 
-    def _answer(self, request: Request, link: Link, command: Command, now: Now) -> Command | None:
-        refusal = self._turn.serving.refusal(request.right)
+    def _answer(self, request: Request, link: Link, command: Command, refusal: str | None, now: Now) -> Command | None:
+        refusal = self._turn.serving.refusal(request.right) or refusal
         if refusal is not None:
             return command.answer(ResponseCode.NO_PERMISSION, remark=refusal)
         if not (command.is_oneway or request.is_always_answered):

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 
 from tandemq.boundary import Now
 from tandemq.broker.kernel.connection import Link
+from tandemq.broker.kernel.feature import Request
 from tandemq.model.command import Command
 
 
@@ -12,6 +13,10 @@ class RequestGuard(ABC):
 
     is_on = False
     """Whether requests are checked at all."""
+
+    @abstractmethod
+    def checks(self, code: int, request: Request) -> bool:
+        """Return whether the requests with a code need a user."""
 
     @abstractmethod
     def refusal(self, link: Link, command: Command, now: Now) -> str | None:

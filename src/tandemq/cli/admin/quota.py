@@ -7,7 +7,7 @@ import click
 from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.output import json_option, show_facts, show_rows
 from tandemq.errors import LocalError, ProtocolError
-from tandemq.model.quota import CONNECTIONS_MAX, GROUP, IN_FLIGHT_MAX, RATE_MAX, TOPIC, USER, Quota
+from tandemq.model.quota import CONNECTIONS_MAX, GROUP, IN_FLIGHT_MAX, RATE_MAX, TOPIC, USER, Kind, Quota
 
 if TYPE_CHECKING:
     from tandemq.client.aio.admin import Admin
@@ -36,7 +36,7 @@ def quota() -> None:
 @namesrv_option
 @json_option
 def set_quota(
-    kind: str,
+    kind: Kind,
     name: str,
     messages: int,
     size: int,
@@ -50,7 +50,7 @@ def set_quota(
 
     Rates of users and topics limit sends, those of groups deliveries. What is not given is unlimited.
     """
-    wanted = Quota(kind, name, messages, size, connections, in_flight, slow)  # type: ignore[arg-type]  # a choice
+    wanted = Quota(kind, name, messages, size, connections, in_flight, slow)
     if wanted.is_unlimited:
         raise click.UsageError("nothing is limited; `tandemq quota delete` deletes a limit")
     _put(wanted, name_servers)
@@ -62,9 +62,9 @@ def set_quota(
 @click.argument("name")
 @namesrv_option
 @json_option
-def delete(kind: str, name: str, name_servers: str, as_json: bool) -> None:
+def delete(kind: Kind, name: str, name_servers: str, as_json: bool) -> None:
     """Delete the limit of the user, topic or group NAME."""
-    _put(Quota(kind, name), name_servers)  # type: ignore[arg-type]  # a choice
+    _put(Quota(kind, name), name_servers)
     show_facts({"kind": kind, "name": name, "limited": False}, as_json=as_json)
 
 

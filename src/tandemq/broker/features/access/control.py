@@ -15,7 +15,6 @@ Source: docs/reference/access.md; RocketMQ AuthenticationPipeline, Authorization
 
 import logging
 from collections.abc import Iterator
-from functools import partial
 
 import msgspec
 
@@ -23,7 +22,7 @@ from tandemq.boundary import Now, Turn
 from tandemq.broker.features.access.file_accounts import FileAccounts
 from tandemq.broker.features.access.needs import OPEN, needs_of, needs_of_half
 from tandemq.broker.features.access.table import AccessTable, CopiedAccessTable
-from tandemq.broker.kernel.connection import Handler, Link
+from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.copied_tables import Table
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.guard import RequestGuard
@@ -38,7 +37,6 @@ from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.access import RESERVED_PREFIX, AclUser, Need, Policy, Rules
 from tandemq.model.accounts import Translated
 from tandemq.model.codes import RequestCode as Code
-from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import REAL_TOPIC
 from tandemq.model.white_addresses import white_addresses
@@ -152,18 +150,9 @@ class AccessControl(Feature, RequestGuard):
 
     # Requests.
 
-    def wrap(self, code: Code, request: Request) -> Request:
-        """Return a request with a check before its handler."""
-        if code in OPEN or (request.is_of_member and self._keyring is not None):
-            return request
-        return request._replace(handle=partial(self._checked, request.handle))
-
-    def _checked(self, handler: Handler, link: Link, command: Command, now: Now) -> Command | None:
-        if self.is_on:
-            refusal = self.refusal(link, command, now)
-            if refusal is not None:
-                return command.answer(ResponseCode.NO_PERMISSION, remark=refusal)
-        return handler(link, command, now)
+    def checks(self, code: int, request: Request) -> bool:
+        """See `RequestGuard`."""
+        return code not in OPEN and not (request.is_of_member and self._keyring is not None)
 
     def refusal(self, link: Link, command: Command, now: Now) -> str | None:
         """See `RequestGuard`."""

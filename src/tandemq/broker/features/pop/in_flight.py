@@ -80,5 +80,5 @@ class InFlight:
         return True
 
     def forget(self) -> None:
-        """Forget all messages: another broker is the master."""
+        """Forget all messages: another broker is the master, or those of a turn are not in the log."""
         self._groups.clear()

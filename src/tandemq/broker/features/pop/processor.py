@@ -639,6 +639,7 @@ class PopProcessor(Feature):
     def failed(self) -> None:
         """Leave the offsets where they were: the checkpoints are not in the log."""
         self._moved.clear()
+        self._in_flight.forget()
         self._touched.clear()
 
     def deadline_ms(self) -> int | None:

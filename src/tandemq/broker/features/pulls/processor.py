@@ -417,7 +417,7 @@ class PullPath(Feature, Pulls):
         return True
 
     def _delay(self, pull: PullRequest, budget: Budget, turn: Turn, end: int, *, is_last: bool) -> bool:
-        """Have a pull wait because its group has used up what it may get; the last time it is to be repeated."""
+        """Hold a pull of a group that exceeds its rate; at the end of its wait the response is to pull again."""
         if not is_last:
             return False
         self._quotas.slowed(budget)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.features.access.control import NOT_AUTHENTICATED
+from tandemq.broker.features.access.control import NOT_AUTHENTICATED, AccessControl
 from tandemq.broker.features.access.needs import NEEDS, OPEN
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.signature import signed
@@ -342,3 +342,16 @@ def test_end_of_a_transaction_needs_the_topic_of_its_half_message(broker: Guarde
     assert ("T", 0) not in broker.node.store.queues
     assert broker.as_user(ALICE, Code.END_TRANSACTION, end).code == 0
     assert broker.node.store.queues["T", 0].max_offset == 1
+
+
+def test_a_refused_send_is_counted_once(broker: Guarded) -> None:
+    source = broker.node.features.find(AccessControl).sources()[0]
+
+    def refused() -> float:
+        (batch,) = source(broker.now)
+        assert batch is not None
+        return batch.values["authentication",]
+
+    before = refused()
+    assert broker.send_as(ALICE) == ResponseCode.NO_PERMISSION
+    assert refused() == before + 1
