@@ -31,6 +31,7 @@ from tandemq.client.aio.options import QueueChoice, TransactionProducerKeywords
 from tandemq.client.aio.pop_consumer import PopConsumer
 from tandemq.client.aio.producer import Producer
 from tandemq.client.aio.push_consumer import PushConsumer
+from tandemq.client.aio.receiving import MessageConsumer
 from tandemq.client.aio.transaction_producer import Transaction, TransactionProducer
 from tandemq.client.aio.user_code import in_threads
 from tandemq.client.consumer.popped_message import PoppedMessage
@@ -44,6 +45,9 @@ T = TypeVar("T")
 Instance = TypeVar("Instance")
 Wrapped = TypeVar("Wrapped")
 Client = TypeVar("Client", bound=AsyncClient[Any])
+Consumer = TypeVar("Consumer", bound=MessageConsumer[Any, Any])
+Delivered = TypeVar("Delivered", ReceivedMessage, PoppedMessage)
+Shown = TypeVar("Shown")
 
 
 class _Blocking(Generic[Wrapped]):
@@ -208,12 +212,12 @@ class BlockingTransactionProducer(BlockingProducer):
         return BlockingTransaction(transaction, self._thread)
 
 
-class BlockingMessage(_Blocking[ReceivedMessage], MessageView):
-    """A delivered message. End it by `ack` or `retry`; otherwise it is delivered again, here or at another member."""
+class _BlockingDelivery(_Blocking[Delivered], MessageView):
+    """A delivered message, whose end waits."""
 
     __slots__ = ("_inner", "_thread")
 
-    def __init__(self, message: ReceivedMessage, thread: LoopThread) -> None:
+    def __init__(self, message: Delivered, thread: LoopThread) -> None:
         """Made by the consumer."""
         super().__init__(message.stored, message.queue)
         self._inner = message
@@ -223,6 +227,12 @@ class BlockingMessage(_Blocking[ReceivedMessage], MessageView):
     def is_ended(self) -> bool:
         """Whether `ack` or `retry` was called."""
         return self._inner.is_ended
+
+
+class BlockingMessage(_BlockingDelivery[ReceivedMessage]):
+    """A delivered message. End it by `ack` or `retry`; otherwise it is delivered again, here or at another member."""
+
+    __slots__ = ()
 
     ack = _blocking(ReceivedMessage.ack)
     """Acknowledge the message: the next commit may include it."""
@@ -232,62 +242,10 @@ class BlockingMessage(_Blocking[ReceivedMessage], MessageView):
     """Reply to a request; see `ReceivedMessage.reply`."""
 
 
-class BlockingConsumer(_BlockingClient[PushConsumer]):
-    """Consumes topics as a member of a group, one message per call; iterate over it for all messages, without end. See
-    `PushConsumer`."""
-
-    @_takes_arguments_of(PushConsumer)
-    def __init__(self, consumer: PushConsumer) -> None:
-        """Create a consumer and join the group; raises what `PushConsumer.start` raises too."""
-        self._start(consumer)
-
-    subscribe = _blocking(PushConsumer.subscribe)
-    """Subscribe to another topic, or to other messages of a topic; see `PushConsumer.subscribe`."""
-
-    def receive(self, timeout_s: float | None = None) -> BlockingMessage | None:
-        """Return the next message; None if there was none for `timeout_s` seconds.
-
-        Raises:
-            ClosedError: the consumer was closed.
-        """
-        message = self._thread.call(self._inner.receive(timeout_s), self._return)
-        return BlockingMessage(message, self._thread) if message is not None else None
-
-    def _return(self, message: ReceivedMessage | None) -> None:
-        if message is not None:
-            self._inner.return_taken(message)
-
-    def __iter__(self) -> Iterator[BlockingMessage]:
-        """Iterate over messages without end."""
-        while (message := self.receive()) is not None:
-            yield message
-
-    @property
-    def duplicates_skipped(self) -> int:
-        """Number of duplicates that were acknowledged instead of delivered; see `PushConsumer`."""
-        return self._inner.duplicates_skipped
-
-    @property
-    def store_failures(self) -> int:
-        """Number of calls of the store of handled messages that failed; see `PushConsumer`."""
-        return self._inner.store_failures
-
-
-class BlockingPoppedMessage(_Blocking[PoppedMessage], MessageView):
+class BlockingPoppedMessage(_BlockingDelivery[PoppedMessage]):
     """A popped message. End it by `ack` or `retry`; otherwise it comes back when its time is over."""
 
-    __slots__ = ("_inner", "_thread")
-
-    def __init__(self, message: PoppedMessage, thread: LoopThread) -> None:
-        """Made by the consumer."""
-        super().__init__(message.stored, message.queue)
-        self._inner = message
-        self._thread = thread
-
-    @property
-    def is_ended(self) -> bool:
-        """Whether `ack` or `retry` was called."""
-        return self._inner.is_ended
+    __slots__ = ()
 
     @property
     def delivery_count(self) -> int:
@@ -304,9 +262,61 @@ class BlockingPoppedMessage(_Blocking[PoppedMessage], MessageView):
     """Reply to a request; see `ReceivedMessage.reply`."""
 
 
-class BlockingPopConsumer(_BlockingClient[PopConsumer]):
+class _BlockingReceiver(_BlockingClient[Consumer], Generic[Consumer, Shown]):
+    """A consumer that gives one message per call."""
+
+    _show: Callable[[Any, LoopThread], Shown]
+    """Makes the message for the application."""
+
+    def receive(self, timeout_s: float | None = None) -> Shown | None:
+        """Return the next message; None if there was none for `timeout_s` seconds.
+
+        Raises:
+            ClosedError: the consumer was closed.
+        """
+        message = self._thread.call(self._inner.receive(timeout_s), self._return)
+        return self._show(message, self._thread) if message is not None else None
+
+    def _return(self, message: Any) -> None:
+        if message is not None:
+            self._inner.return_taken(message)
+
+    def __iter__(self) -> Iterator[Shown]:
+        """Iterate over messages without end."""
+        while (message := self.receive()) is not None:
+            yield message
+
+
+class BlockingConsumer(_BlockingReceiver[PushConsumer, BlockingMessage]):
+    """Consumes topics as a member of a group, one message per call; iterate over it for all messages, without end. See
+    `PushConsumer`."""
+
+    _show = BlockingMessage
+
+    @_takes_arguments_of(PushConsumer)
+    def __init__(self, consumer: PushConsumer) -> None:
+        """Create a consumer and join the group; raises what `PushConsumer.start` raises too."""
+        self._start(consumer)
+
+    subscribe = _blocking(PushConsumer.subscribe)
+    """Subscribe to another topic, or to other messages of a topic; see `PushConsumer.subscribe`."""
+
+    @property
+    def duplicates_skipped(self) -> int:
+        """Number of duplicates that were acknowledged instead of delivered; see `PushConsumer`."""
+        return self._inner.duplicates_skipped
+
+    @property
+    def store_failures(self) -> int:
+        """Number of calls of the store of handled messages that failed; see `PushConsumer`."""
+        return self._inner.store_failures
+
+
+class BlockingPopConsumer(_BlockingReceiver[PopConsumer, BlockingPoppedMessage]):
     """Consumes topics by POP, one message per call; iterate over it for all messages, without end. See
     `PopConsumer`."""
+
+    _show = BlockingPoppedMessage
 
     @_takes_arguments_of(PopConsumer)
     def __init__(self, consumer: PopConsumer) -> None:
@@ -315,21 +325,3 @@ class BlockingPopConsumer(_BlockingClient[PopConsumer]):
 
     subscribe = _blocking(PopConsumer.subscribe)
     """Subscribe to another topic, or to other messages of a topic; see `PopConsumer.subscribe`."""
-
-    def receive(self, timeout_s: float | None = None) -> BlockingPoppedMessage | None:
-        """Return the next message; None if there was none for `timeout_s` seconds.
-
-        Raises:
-            ClosedError: the consumer was closed.
-        """
-        message = self._thread.call(self._inner.receive(timeout_s), self._return)
-        return BlockingPoppedMessage(message, self._thread) if message is not None else None
-
-    def _return(self, message: PoppedMessage | None) -> None:
-        if message is not None:
-            self._inner.return_taken(message)
-
-    def __iter__(self) -> Iterator[BlockingPoppedMessage]:
-        """Iterate over messages without end."""
-        while (message := self.receive()) is not None:
-            yield message

@@ -55,6 +55,10 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
     # What a consumer supplies.
 
     @abstractmethod
+    def return_taken(self, message: M) -> None:
+        """Make a message available again that was taken, and did not reach the application."""
+
+    @abstractmethod
     def _take_next(self, *, for_handler: bool) -> M | None:
         """Return the next message, None if there is none now.
 
