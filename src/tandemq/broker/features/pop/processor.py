@@ -7,36 +7,29 @@ Source: docs/reference/pop.md; RocketMQ PopMessageProcessor, PeekMessageProcesso
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from operator import itemgetter
-from struct import Struct
 
-from tandemq.boundary import Buffer, Now, Turn
+from tandemq.boundary import Now, Turn
 from tandemq.broker.features.pop.in_flight import InFlight
 from tandemq.broker.features.pop.orders import Orders
-from tandemq.broker.features.pop.records import PopCheckpoint, Popped
+from tandemq.broker.features.pop.reader import PopReader
 from tandemq.broker.features.pop.revive import Revival
 from tandemq.broker.features.pop.revive_queue import ReviveQueues
 from tandemq.broker.features.pop.waiting import Place, WaitingRequest, WaitingRequests
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
-from tandemq.broker.kernel.messages.refused import SendRefused
-from tandemq.broker.kernel.pulls import Messages, PullRefused, Pulls
+from tandemq.broker.kernel.pulls import PullRefused, Pulls
 from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.read_checks import ReadChecks
 from tandemq.broker.kernel.serving import Right, Serving
-from tandemq.broker.state.message_type import is_prioritized
 from tandemq.broker.state.topics import Topic
-from tandemq.codec.record.record import unpack_head
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import NotificationFields, PollingInfoFields, PopFields, is_true, read_fields
 from tandemq.config.settings import BrokerConfig
-from tandemq.engine import WAITS_UNCHANGED, Budget, RecordChanges, copy_record
-from tandemq.errors import OffsetGone, ProtocolError, RecordTooLarge, StoreError
-from tandemq.model.attributes import priority_factor
+from tandemq.engine import WAITS_UNCHANGED, Budget
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -44,17 +37,10 @@ from tandemq.model.pop import (
     ANY_QUEUE,
     MESSAGES_MAX,
     ORDERED_QUEUE,
-    POP_CK,
-    Handle,
-    PoppedQueue,
-    TopicKind,
     is_poppable,
     message_offset_info,
-    order_count_info,
-    pop_retry_topic,
     start_offset_info,
 )
-from tandemq.storage.consume_queue import ConsumeQueue
 
 log = logging.getLogger(__name__)
 LATE_MS = 500
@@ -68,25 +54,6 @@ TIME_OUTS_PER_TURN = 64
 """Maximum number of waiting requests that a turn answers without messages."""
 ATTEMPT_ID_CHARACTERS = 128
 """Characters of the id of an ordered pop that are kept."""
-EMPTY_READS_MAX = 4
-"""How often a queue is read on in one request when none of the messages examined matches."""
-_HANDLE_NAME = f"{POP_CK}\x01".encode()
-_size_offset = Struct(">i16xq").unpack_from
-
-
-@dataclass(slots=True)
-class _Found:
-    """What a pop takes."""
-
-    most: int
-    """Maximum number of messages."""
-    queues: list[PoppedQueue] = field(default_factory=list)
-    buffers: list[Buffer] = field(default_factory=list)
-    count: int = 0
-    rest: int = 0
-    """Number of messages left for the group."""
-    attempts: list[str] = field(default_factory=list)
-    """Of an ordered pop: how often its messages were handed out before, by queue."""
 
 
 @dataclass(slots=True)
@@ -119,24 +86,19 @@ class PopProcessor(Feature):
         self._in_flight = in_flight
         self._limited: dict[str, int] = {}
         """Topics of requests that wait because of a limit of their group, and when to try them (monotonic ms)."""
+        self._reader = PopReader(kernel, queues, orders, in_flight)
         self._queues = queues
         self._orders = orders
         self._revival = revival
         self._store = kernel.store
         self._topics = kernel.topics
-        self._groups = kernel.groups
-        self._offsets = kernel.offsets
         self._puts = kernel.puts
         self._turn = kernel.turn
         self._current = kernel.current
-        self._random = kernel.random
-        self._memory_bytes = kernel.machine.memory_bytes
         self._pulls = kernel.features.find(Pulls)
         self._checks = ReadChecks(kernel)
         self.waiting = WaitingRequests()
-        self._next_revive_queue = count(self._random.randrange(queues.count))
-        self._moved: dict[tuple[str, str, int], int] = {}
-        """Offsets that pops of this turn have moved, by topic, group and queue id; they count from the commit on."""
+        self._next_revive_queue = count(kernel.random.randrange(queues.count))
         self._touched: set[str] = set()
         """Topics with waiting requests that get messages in this turn."""
         self._rounds: dict[str, _Round] = {}
@@ -254,7 +216,7 @@ class PopProcessor(Feature):
         request = WaitingRequest(
             link.number, command, fields.topic, fields.consumer_group, fields.queue_id, 0, most=most
         )
-        found = self._read(request, None, now)
+        found = self._reader.read(request, None, request.most, now)
         answer_fields = _info(rest=found.rest)
         if not found.count:
             return command.answer(ResponseCode.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE", fields=answer_fields)
@@ -313,7 +275,7 @@ class PopProcessor(Feature):
         if request.is_notification:
             return self._notify(request, now)
         revive_queue = next(self._next_revive_queue) % self._queues.count
-        found = self._read(request, revive_queue, now, min(most, request.most))
+        found = self._reader.read(request, revive_queue, min(most, request.most), now)
         command = request.command
         if not found.count:
             return False
@@ -359,7 +321,7 @@ class PopProcessor(Feature):
 
     def _notify(self, request: WaitingRequest, now: Now) -> bool:
         request.most = 1
-        if not self._read(request, None, now).rest:
+        if not self._reader.read(request, None, request.most, now).rest:
             return False
         answer = request.command.answer(ResponseCode.SUCCESS, fields=_notice(has_messages=True, is_full=False))
         self._turn.out.send(request.link, encode_command(answer))
@@ -373,190 +335,6 @@ class PopProcessor(Feature):
         else:
             answer = command.answer(code, remark=code.name, fields=_info())
         self._turn.out.send(request.link, encode_command(answer))
-
-    # Reading.
-
-    def _read(self, request: WaitingRequest, revive_queue: int | None, now: Now, most: int | None = None) -> _Found:
-        """Take messages for a request, with checkpoints in a queue of the revive topic; None: look at them only."""
-        found = _Found(request.most if most is None else most)
-        places = self._places(request)
-        for kind, topic, queue_id in places:
-            queue = self._store.queues.get((topic, queue_id))
-            if queue is None or queue.max_offset == 0:
-                continue
-            try:
-                self._read_queue(request, kind, queue, revive_queue, found, now)
-            except SendRefused as refused:
-                log.warning("pop: group=%s topic=%s: no checkpoint: %s", request.group, topic, refused.remark)
-                break
-            except StoreError as error:
-                log.error("pop: topic=%s queue=%d cannot be read: %s", topic, queue_id, error)
-        return found
-
-    def _places(self, request: WaitingRequest) -> list[tuple[TopicKind, str, int]]:
-        """Return the queues that a request reads, in this order."""
-        config, first = self._current.config, self._random.randrange(100)
-        kind = TopicKind.RETRY_V2 if config.retry_topic_v2 else TopicKind.RETRY_V1
-        if kind is TopicKind.RETRY_V2 and config.pops_retry_topic_v1 and first % 2 == 0:
-            kind = TopicKind.RETRY_V1
-        name = pop_retry_topic(request.group, request.topic, kind)
-        retry = self._topics.get(name)
-        retries = [(kind, name, number) for number in range(retry.config.read_queue_nums)] if retry else []
-        if request.order:
-            retries = []
-        topic = self._topics.get(request.topic)
-        number = topic.config.read_queue_nums if topic is not None else 0
-        queues = [(TopicKind.NORMAL, request.topic, (first + at) % number) for at in range(number)]
-        if request.queue_id != ANY_QUEUE:
-            queues = [(TopicKind.NORMAL, request.topic, request.queue_id)]
-        elif topic is not None and is_prioritized(topic.config) and self._prefers(request, first):
-            # What came back is older than what is new.
-            return sorted(retries + queues, key=itemgetter(2), reverse=config.priority_ascends)
-        return retries + queues if first < config.pop_from_retry_percent else queues + retries
-
-    def _prefers(self, request: WaitingRequest, chance: int) -> bool:
-        """Whether a pop prefers the highest priority. `chance`: a random number from 0 to 99."""
-        group = self._groups.table.get(request.group)
-        return not request.order and chance < priority_factor(group.attributes if group is not None else {})
-
-    def _read_queue(
-        self,
-        request: WaitingRequest,
-        kind: TopicKind,
-        queue: ConsumeQueue,
-        revive_queue: int | None,
-        found: _Found,
-        now: Now,
-    ) -> None:
-        end = self._pulls.visible_end(queue)
-        offset = self._offset(request, kind, queue, end)
-        place = queue.topic, request.group, queue.queue_id
-        if offset >= end or (request.order and self._orders.is_blocked(place, offset, request.attempt_id, now.wall_ms)):
-            return
-        if found.count >= found.most:
-            found.rest += end - offset
-            return
-        messages = self._examine(queue, offset, end, request, found.most - found.count)
-        if revive_queue is None:
-            found.buffers += messages.buffers
-            found.rest += messages.number
-        elif messages.number:
-            self._take(request, kind, queue, messages, revive_queue, found, now)
-        found.count += messages.number
-        found.rest += max(0, end - messages.next_offset)
-        if revive_queue is not None and not (request.order and messages.number):
-            self._moved[place] = messages.next_offset
-
-    def _examine(self, queue: ConsumeQueue, offset: int, end: int, request: WaitingRequest, most: int) -> Messages:
-        """Read messages from an offset on, several times if those examined do not match."""
-        messages = Messages((), 0, 0, max(offset, queue.min_offset))
-        for _ in range(EMPTY_READS_MAX):
-            start = messages.next_offset
-            try:
-                messages = self._pulls.read(queue, start, request.selector, most)
-            except OffsetGone:
-                queue.correct_min(self._store.log.start)
-                messages = messages._replace(next_offset=max(start + 1, queue.min_offset))
-            if messages.number or not start < messages.next_offset < end:
-                break
-        return messages
-
-    def _take(
-        self,
-        request: WaitingRequest,
-        kind: TopicKind,
-        queue: ConsumeQueue,
-        messages: Messages,
-        revive_queue: int,
-        found: _Found,
-        now: Now,
-    ) -> None:
-        """Append the checkpoint of messages, and add them to the answer.
-
-        Raises:
-            SendRefused: there is no room for the checkpoint.
-        """
-        group, queue_id = request.group, queue.queue_id
-        if not self._offsets.has_room(queue.topic, group, queue_id):
-            raise SendRefused(ResponseCode.SYSTEM_BUSY, "the offsets of all groups take too much memory")
-        offsets = _offsets_in(messages.buffers)
-        if kind is TopicKind.NORMAL:
-            messages = messages._replace(buffers=_without_handles(messages.buffers, queue.topic))
-        if request.order:
-            self._take_ordered(request, queue, messages, offsets, found, now)
-            return
-        broker = self._current.config.broker_name
-        popped = Popped(queue.topic, queue_id, group, offsets[0], now.wall_ms, broker)
-        checkpoint = PopCheckpoint(popped, request.invisible_ms, tuple(offsets))
-        self._queues.put_checkpoint(checkpoint, revive_queue, now)
-        self._in_flight.add(popped, offsets, checkpoint.revive_ms)
-        taken = PoppedQueue(kind, queue_id, offsets[0], offsets)
-        found.queues.append(taken)
-        is_retry = kind is not TopicKind.NORMAL
-        found.buffers += self._as_popped(messages, request, taken, revive_queue, now) if is_retry else messages.buffers
-        self._pulls.note_sent(request.link, messages)
-        self._pulls.counters.note(queue.topic, group, queue_id, messages.number, messages.size, messages.next_offset)
-
-    def _take_ordered(
-        self,
-        request: WaitingRequest,
-        queue: ConsumeQueue,
-        messages: Messages,
-        offsets: list[int],
-        found: _Found,
-        now: Now,
-    ) -> None:
-        """Note the batch of an ordered pop, and add it to the answer; the group's offset stays where it begins."""
-        place = queue.topic, request.group, queue.queue_id
-        batch = self._orders.popped(place, offsets, request.attempt_id, request.invisible_ms, now)
-        found.attempts.append(order_count_info(TopicKind.NORMAL, queue.queue_id, offsets, batch.attempts))
-        found.queues.append(PoppedQueue(TopicKind.NORMAL, queue.queue_id, offsets[0], offsets))
-        found.buffers += messages.buffers
-        self._moved[place] = offsets[0]
-        self._pulls.note_sent(request.link, messages)
-        self._pulls.counters.note(*place, messages.number, messages.size, messages.next_offset)
-
-    def _offset(self, request: WaitingRequest, kind: TopicKind, queue: ConsumeQueue, end: int) -> int:
-        """Return the queue offset at which a group reads on."""
-        place = queue.topic, request.group, queue.queue_id
-        moved = self._moved.get(place)
-        if moved is not None:
-            return moved
-        offset = self._offsets.get(*place)
-        if offset is not None:
-            return offset
-        if not request.starts_at_end or kind is not TopicKind.NORMAL or self._is_in_memory(queue):
-            return queue.min_offset
-        return max(0, end - 1)
-
-    def _is_in_memory(self, queue: ConsumeQueue) -> bool:
-        """Whether nothing of a queue was deleted, and its first message is probably in memory."""
-        if queue.min_offset > 0:
-            return False
-        far = self._memory_bytes * self._current.config.memory_ratio_max // 100
-        return self._store.log.written_end - (queue.plausible_offset(0) or 0) <= far
-
-    def _as_popped(
-        self, messages: Messages, request: WaitingRequest, taken: PoppedQueue, revive_queue: int, now: Now
-    ) -> Iterator[bytes]:
-        """Yield messages of a retry topic as messages of the topic, with their handles."""
-        broker, topic = self._current.config.broker_name, request.topic.encode()
-        for data in _records_in(messages.buffers):
-            head = unpack_head(data, 0)
-            handle = Handle(
-                taken.start_offset,
-                now.wall_ms,
-                request.invisible_ms,
-                revive_queue,
-                taken.kind,
-                broker,
-                taken.queue_id,
-                head.queue_offset,
-            )
-            try:
-                yield _with_handle(data, topic, f"{POP_CK}\x01{handle}\x02".encode())
-            except (ProtocolError, RecordTooLarge) as error:
-                log.error("pop: the message at log offset %d cannot be sent: %s", head.log_offset, error)
 
     # A turn.
 
@@ -628,18 +406,15 @@ class PopProcessor(Feature):
             self._touched.update([queue.topic for queue in self._store.touched if self.waiting.awaits(queue.topic)])
 
     def committed(self, _now: Now) -> None:
-        """Move the offsets behind what was taken, now that its checkpoints are in the log."""
-        for (topic, group, queue_id), offset in self._moved.items():
-            self._offsets.commit(topic, group, queue_id, offset)
-        self._moved.clear()
+        """Count what was taken, and wake the requests for topics that got messages."""
+        self._reader.committed()
         if self._touched:
             self.wake(self._touched)
             self._touched.clear()
 
     def failed(self) -> None:
-        """Leave the offsets where they were: the checkpoints are not in the log."""
-        self._moved.clear()
-        self._in_flight.forget()
+        """Forget what was taken: the checkpoints are not in the log."""
+        self._reader.failed()
         self._touched.clear()
 
     def deadline_ms(self) -> int | None:
@@ -686,41 +461,6 @@ class PopProcessor(Feature):
             turn.send(request.link, encode_command(answer))
 
 
-def _with_handle(data: bytes, topic: bytes, handle: bytes) -> bytes:
-    """Return a copy of a message in a topic, whose handle is replaced.
-
-    Raises:
-        ProtocolError: it is damaged.
-        RecordTooLarge: its properties are too large.
-    """
-    head = unpack_head(data, 0)
-    changes = RecordChanges(head.sys_flag, (POP_CK.encode(),), (), handle, None, None, head.prepared_offset)
-    return copy_record(
-        data, changes, topic, head.queue_id, head.queue_offset, head.store_ms, _same(head.log_offset)
-    ).data
-
-
-def _without_handles(buffers: Sequence[Buffer], topic: str) -> list[bytes]:
-    """Return messages of a topic without the handles that came with them: a client makes no handle for a message that
-    has one, and a consumer that sends a popped message on sends its old handle along."""
-    pieces = [bytes(piece) for piece in buffers]
-    if not any(_HANDLE_NAME in piece for piece in pieces):
-        return pieces
-    found: list[bytes] = []
-    for data in _records_in(pieces):
-        try:
-            found.append(_with_handle(data, topic.encode(), b"") if _HANDLE_NAME in data else data)
-        except ProtocolError as error:
-            log.error("pop: a message of %s keeps a handle of an earlier pop: %s", topic, error)
-            found.append(data)
-    return found
-
-
-def _same(log_offset: int) -> Callable[[int], int]:
-    """Return what gives a copy, of any size, the log offset of its original."""
-    return lambda _size: log_offset
-
-
 def _wait_ms(poll_ms: int, born_ms: int, now: Now) -> int:
     """Return for how long a request waits for messages; the client has counted since it sent it."""
     passed_ms = max(0, now.wall_ms - born_ms) if born_ms > 0 else 0
@@ -739,24 +479,3 @@ def _info(pop_ms: int = 0, invisible_ms: int = 0, revive_queue: int = 0, rest: i
 
 def _notice(*, has_messages: bool, is_full: bool) -> dict[str, str]:
     return {"hasMsg": "true" if has_messages else "false", "pollingFull": "true" if is_full else "false"}
-
-
-def _records_in(buffers: Sequence[Buffer]) -> Iterator[bytes]:
-    for piece in buffers:
-        data, start = bytes(piece), 0
-        while start < len(data):
-            size, _ = _size_offset(data, start)
-            yield data[start : start + size]
-            start += size
-
-
-def _offsets_in(buffers: Sequence[Buffer]) -> list[int]:
-    """Return the queue offsets of records."""
-    found: list[int] = []
-    for data in buffers:
-        start = 0
-        while start < len(data):
-            size, offset = _size_offset(data, start)
-            found.append(offset)
-            start += size
-    return found
