@@ -12,7 +12,7 @@ wanted = os.environ.get("TANDEMQ_ENGINE", "")
 engine = Extension(
     "tandemq._engine",
     ["src/tandemq/engine/engine.pyx"],
-    depends=["src/tandemq/engine/crc32.h", *sorted(map(str, Path("src/tandemq/engine").glob("*.pxi")))],
+    depends=[str(path) for kind in ("*.h", "*.pxi") for path in sorted(Path("src/tandemq/engine").glob(kind))],
     include_dirs=["src/tandemq/engine"],
     extra_compile_args=["-O3"],
     optional=wanted != "compiled",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import json
 import logging
 import pstats
 import tempfile
@@ -22,14 +23,20 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from msgspec import structs
+
 from tandemq.boundary import JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.kernel.context import Machine
 from tandemq.broker.node import Broker
 from tandemq.codec.ha import frame_transfer
-from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.signature import signed
 from tandemq.config.settings import BrokerConfig, parse_delay_levels
 from tandemq.load.wire.frames import FORMS, PullFrames, SendFrames, SendShape
 from tandemq.load.wire.probe import create_topic_request
+from tandemq.model.access import Credentials
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import LOG_RECEIVE_BYTES
 
@@ -44,6 +51,12 @@ _SHAPE = SendShape("bench", queue_count=_QUEUES)
 _KIB = replace(_SHAPE, body_bytes=1024)
 _CREATOR = 1_000
 CELLS = (*_SENDS, "slave", "pull")
+_ADMIN, _USER = Credentials("admin", "admin-key-of-16"), Credentials("user", "user-key-of-16")
+_CHECKED = {
+    "authentication_enable": True,
+    "authorization_enable": True,
+    "init_user": json.dumps({"username": _ADMIN.access_key, "password": _ADMIN.secret_key}),
+}
 _Step = tuple[int, Callable[[], object]]
 """(messages, the call that processes them)."""
 
@@ -81,20 +94,57 @@ class _Driven:
 
 
 def _sends(
-    name: str, path: Path, turns: int = _TURNS, shape: SendShape = _SHAPE, broker: _Driven | None = None
+    name: str,
+    path: Path,
+    turns: int = _TURNS,
+    shape: SendShape = _SHAPE,
+    broker: _Driven | None = None,
+    *,
+    signatures: str = "",
 ) -> Iterator[_Step]:
     links, window, batch = _SENDS[name]
-    broker = broker or _Driven(path)
+    broker = broker or _Driven(path, **(_CHECKED if signatures == "checked" else {}))
     shape = replace(shape, batch=batch)
+    broker.open(_CREATOR, LinkKind.REMOTING)
     if shape.queue_count > _QUEUES:
-        broker.open(_CREATOR, LinkKind.REMOTING)
-        broker.turn([(_CREATOR, encode_command(create_topic_request(shape.topic, shape.queue_count)))])
+        create = create_topic_request(shape.topic, shape.queue_count)
+        broker.turn([(_CREATOR, _signed(create, _ADMIN))])
+    if signatures == "checked":
+        _let_send(broker, shape.topic)
     sources = [SendFrames(shape, identity=link, wall_ms=broker.now.wall_ms, frames=1000) for link in range(links)]
     for link in range(links):
         broker.open(link + 1, LinkKind.REMOTING)
     for _ in range(turns):
         received = [(link + 1, bytes(source.take(window, broker.now.wall_ms))) for link, source in enumerate(sources)]
+        if signatures:
+            received = [(link, _signed_frames(data)) for link, data in received]
         yield links * window * batch, lambda received=received: broker.turn(received)  # type: ignore[misc]
+
+
+def _signed(request: Command, user: Credentials) -> bytes:
+    return encode_command(structs.replace(request, fields=signed(request.fields, request.body, user)))
+
+
+def _signed_frames(data: bytes) -> bytes:
+    """Return frames signed by the user."""
+    decoder, position, out = FrameDecoder(), 0, bytearray()
+    while position < len(data) and (frame := decoder.split(data, position)) is not None:
+        position = decoder.position
+        out += _signed(decode_command(frame), _USER)
+    return bytes(out)
+
+
+def _let_send(broker: _Driven, topic: str) -> None:
+    """Create a user that may send to a topic, and do nothing else."""
+    user = {"password": _USER.secret_key, "userType": "Normal"}
+    entry = {"resource": f"Topic:{topic}", "actions": ["Pub"], "decision": "Allow"}
+    policies = {"policies": [{"policyType": "Custom", "entries": [entry]}]}
+    for code, fields, body in (
+        (RequestCode.AUTH_CREATE_USER, {"username": _USER.access_key}, user),
+        (RequestCode.AUTH_CREATE_ACL, {"subject": f"User:{_USER.access_key}"}, policies),
+    ):
+        request = Command(code, 1, fields=fields, body=json.dumps(body).encode())
+        broker.turn([(_CREATOR, _signed(request, _ADMIN))])
 
 
 def _slave(path: Path) -> Iterator[_Step]:
@@ -128,12 +178,17 @@ def _pull(path: Path) -> Iterator[_Step]:
         yield _PULLED * len(queues), lambda received=received: broker.turn(received)  # type: ignore[misc]
 
 
-def microseconds(name: str, profile: cProfile.Profile | None = None, shape: SendShape = _SHAPE) -> float:
+def microseconds(
+    name: str, profile: cProfile.Profile | None = None, shape: SendShape = _SHAPE, *, signatures: str = ""
+) -> float:
     """Return the CPU time per message of one cell, the fastest quarter of its turns."""
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
         path = Path(directory)
         found: list[float] = []
-        steps = _slave(path) if name == "slave" else _pull(path) if name == "pull" else _sends(name, path, shape=shape)
+        if name in _SENDS:
+            steps = _sends(name, path, shape=shape, signatures=signatures)
+        else:
+            steps = _slave(path) if name == "slave" else _pull(path)
         for messages, step in steps:
             if profile is not None:
                 profile.enable()
@@ -152,6 +207,7 @@ def main() -> None:
     parser.add_argument("cells", nargs="*", metavar="CELL", help=", ".join(CELLS))
     parser.add_argument("--profile", action="store_true", help="print the dearest functions as well")
     parser.add_argument("--varied", action="store_true", help="messages as applications send them, not of 128 B")
+    parser.add_argument("--signatures", choices=("unread", "checked"), default="", help="sends of a user; compare both")
     parser.add_argument("--form", choices=FORMS, default="json", help="of the header and the request code")
     parser.add_argument("--queues", type=int, default=_QUEUES)
     parser.add_argument("--delay", type=int, default=0, help="a level")
@@ -166,7 +222,9 @@ def main() -> None:
         parser.error(f"no cell is called {unknown[0]!r}; there are {', '.join(CELLS)}")
     for name in args.cells or CELLS:
         profile = cProfile.Profile() if args.profile else None
-        print(f"{name:8} {microseconds(name, profile, shape):6.2f} µs per message", flush=True)
+        print(
+            f"{name:8} {microseconds(name, profile, shape, signatures=args.signatures):6.2f} µs per message", flush=True
+        )
         if profile is not None:
             pstats.Stats(profile).sort_stats("tottime").print_stats(20)
 

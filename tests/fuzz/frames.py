@@ -9,8 +9,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from tandemq.codec.record.record import BatchPart, encode_batch
-from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.signature import signed
+from tandemq.errors import ProtocolError
+from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from tests.fuzz.values import (
@@ -43,6 +48,26 @@ Turns = list[list[Sent]]
 def frame_of(form: int, header: bytes, body: bytes = b"") -> bytes:
     """Return a frame."""
     return (4 + len(header) + len(body)).to_bytes(4) + (form << 24 | len(header)).to_bytes(4) + header + body
+
+
+def command_in(data: bytes) -> Command | None:
+    """Return the request of a frame; None if it is malformed."""
+    try:
+        frame = FrameDecoder().split(data, 0)
+        return None if frame is None else decode_command(frame)
+    except ProtocolError:
+        return None
+
+
+def signed_frame(data: bytes, user: Credentials, random: Random) -> bytes | None:
+    """Return a frame with a signature, its fields in any order; None if the frame is malformed."""
+    command = command_in(data)
+    if command is None:
+        return None
+    fields = list(signed(command.fields, command.body, user).items())
+    if random.random() < 0.5:
+        random.shuffle(fields)
+    return encode_command(structs.replace(command, fields=dict(fields)))
 
 
 class Frames:

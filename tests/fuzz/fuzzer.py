@@ -19,13 +19,15 @@ from tandemq.broker.filter.parser import compile_filter
 from tandemq.broker.kernel.connection import pack_host
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import parse_record, record_fault, unpack_head
+from tandemq.codec.remoting.signature import is_signed
 from tandemq.engine import KEY_ROW, RecordChanges, python
 from tandemq.errors import ProtocolError, RecordTooLarge
+from tandemq.model.access import Credentials
 from tandemq.model.message import decode_properties
 from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE
 from tests.fuzz.filters import expression, program_steps, properties
-from tests.fuzz.frames import Frames, Sent, Turns
+from tests.fuzz.frames import Frames, Sent, Turns, command_in, signed_frame
 from tests.fuzz.records import damaged, log_of
 from tests.fuzz.reduction import reduced
 from tests.fuzz.tails import TailPair
@@ -45,8 +47,20 @@ HALVES = 60
 RECORD_SHARE = 50
 """Frames for each mutated piece of a log."""
 BODY_BYTES_MAX = 8192
+USER = Credentials("alice", "alice-key")
 DELAYS_MS = tuple(1000 * level for level in range(1, 19))
 HOSTS = tuple(pack_host(text) for text in ("10.0.0.1:5", "[fe80::1]:6"))
+
+
+def check_signature(frame: bytes) -> None:
+    """Check that the first request in a frame is signed.
+
+    Raises:
+        Different: it is not.
+    """
+    command = command_in(frame)
+    if command is None or not is_signed(command.fields, command.body, command.version, USER.secret_key):
+        raise Different(f"the engine takes a request that is not signed: {frame!r}")
 
 
 def _half_at(number: int) -> int:
@@ -119,9 +133,13 @@ class Fuzzer:
         room, timers_room = (5_000, 3) if is_limited else (1 << 30, 1 << 30)
         engine.begin(log_end, room, BORN_MS, timers_room, takes_halves=True, takes_ends=True)
         taken = 0
+        sender = self.engine.SigningUser(USER.access_key, USER.secret_key, random.choice((None, {"T", "Wide"})))
         for frame in self._mutated(ROUND):
             host = HOSTS[len(frame) & 1]
-            end = engine.take(len(frame) & 3, host, frame, 0)
+            is_checked = b"AccessKey" in frame
+            end = engine.take(len(frame) & 3, host, frame, 0, sender if is_checked else None)
+            if end and is_checked:
+                check_signature(frame)
             if end:
                 taken += 1
                 if not 0 < end <= len(frame):
@@ -161,6 +179,8 @@ class Fuzzer:
             number: half_message(random, frames, _half_at(number), number, f"K{number}") for number in range(HALVES)
         }
         self._corpus += [end_frame(random, frames, number, _half_at(number), f"K{number}") for number in self._halves]
+        signed = [signed_frame(frame, USER, random) for frame in self._corpus[:: CORPUS // 50]]
+        self._corpus += [frame for frame in signed if frame is not None]
         self._logs = [log_of(random, random.randrange(1, 6), 1 << 20, 0.02, has_blank=bits == 0) for bits in range(50)]
 
     def _mutated(self, count: int) -> Iterator[bytes]:

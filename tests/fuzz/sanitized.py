@@ -28,7 +28,7 @@ FLAGS = (
 def build() -> Path:
     """Return the path of the module, compiled again if its sources are newer."""
     source, generated, module = SOURCES / "engine.pyx", DIRECTORY / "engine.c", DIRECTORY / "_engine.so"
-    newest = max(path.stat().st_mtime for path in (source, *SOURCES.glob("*.pxi"), SOURCES / "crc32.h"))
+    newest = max(path.stat().st_mtime for path in (source, *SOURCES.glob("*.pxi"), *SOURCES.glob("*.h")))
     if module.exists() and module.stat().st_mtime > newest:
         return module
     DIRECTORY.mkdir(parents=True, exist_ok=True)

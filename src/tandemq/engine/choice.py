@@ -37,6 +37,7 @@ FilterProgram = chosen.FilterProgram
 LogSources = chosen.LogSources
 QueueTail = chosen.QueueTail
 SendEngine = chosen.SendEngine
+SigningUser = chosen.SigningUser
 TopicTarget = chosen.TopicTarget
 commit_staged = chosen.commit_staged
 copy_record = chosen.copy_record

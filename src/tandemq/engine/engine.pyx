@@ -43,6 +43,14 @@ cdef extern from "crc32.h" nogil:
     void crc32_start()
     uint32_t crc32_of(const unsigned char *data, size_t size)
 
+cdef extern from "sha1.h" nogil:
+    const uint32_t *sha1_begin
+    void sha1_start()
+    void sha1_blocks(uint32_t *hash, const unsigned char *data, size_t blocks)
+    void sha1_finish(
+        const uint32_t *begun, uint64_t before, const unsigned char *data, size_t size, unsigned char *digest
+    )
+
 cdef extern from *:
     """
     static inline uint16_t big_16(const unsigned char *p) { return (uint16_t)(p[0] << 8 | p[1]); }
@@ -92,6 +100,7 @@ ctypedef const unsigned char *Bytes
 
 NAME = "compiled"
 crc32_start()
+sha1_start()
 
 cdef enum:
     ENTRY_BYTES = 20
@@ -131,6 +140,7 @@ cdef Bytes CRC_NAME = b"__CRC32#\x01"
 cdef Bytes FALSE = b"false"
 cdef Bytes HEX = b"0123456789ABCDEF"
 cdef Bytes BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+cdef Bytes SIGNATURE_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 cdef bytes SCHEDULE = SCHEDULE_TOPIC.encode()
 cdef bytes DELETION = DELETION_TOPIC.encode()
 cdef str SCHEDULE_NAME = SCHEDULE_TOPIC
@@ -151,6 +161,7 @@ include "pulls.pxi"
 include "messages.pxi"
 include "filters.pxi"
 include "budget.pxi"
+include "signatures.pxi"
 include "send_header.pxi"
 include "send_properties.pxi"
 include "send_engine.pxi"

@@ -21,6 +21,15 @@ cdef inline int reserve(Buffer *buffer, Py_ssize_t more) except -1:
     return 0
 
 
+cdef inline void keep_small(Buffer *buffer) noexcept:
+    """Empty a buffer, and give back much memory."""
+    buffer.size = 0
+    if buffer.room > BUFFER_BYTES_KEPT:
+        PyMem_Free(buffer.data)
+        buffer.data = NULL
+        buffer.room = 0
+
+
 cdef inline int append(Buffer *buffer, const void *data, Py_ssize_t size) except -1:
     if not size:  # an empty buffer has no memory, and memcpy wants some
         return 0

@@ -85,7 +85,7 @@ cdef class SendEngine:
     cdef int64_t log_end, store_ms, now_ms
     cdef Py_ssize_t room
     cdef readonly Py_ssize_t body_bytes
-    cdef Buffer records, keys, answers, kept, plain, part, ids, handle
+    cdef Buffer records, keys, answers, kept, plain, part, ids, handle, signed
     cdef list queues, acks, timed
     # Transactions: half messages taken, ends taken, and what the owner knows of open ones (None: leave them to it).
     cdef bint takes_halves, takes_ends
@@ -103,7 +103,7 @@ cdef class SendEngine:
         empty.data = NULL
         empty.size = empty.room = 0
         self.records = self.keys = self.answers = self.kept = self.plain = self.part = self.ids = empty
-        self.handle = empty
+        self.handle = self.signed = empty
 
     def __dealloc__(self):
         PyMem_Free(self.records.data)
@@ -114,6 +114,7 @@ cdef class SendEngine:
         PyMem_Free(self.part.data)
         PyMem_Free(self.ids.data)
         PyMem_Free(self.handle.data)
+        PyMem_Free(self.signed.data)
 
     def __init__(self, dict topics):
         self.topics = topics
@@ -162,10 +163,8 @@ cdef class SendEngine:
         self.store_ms = store_ms
         self.timers_room = timers_room
         self.count = self.messages = self.body_bytes = 0
-        if self.records.room > BUFFER_BYTES_KEPT:
-            PyMem_Free(self.records.data)
-            self.records.data = NULL
-            self.records.room = 0
+        keep_small(&self.records)
+        keep_small(&self.signed)
         self.records.size = self.keys.size = self.answers.size = 0
         self.queues = []
         self.acks = []
@@ -174,7 +173,7 @@ cdef class SendEngine:
         self.ends = []
         self.ack_count = self.ack_start = 0
 
-    def take(self, int64_t link, bytes born_host, bytes data, Py_ssize_t at):
+    def take(self, int64_t link, bytes born_host, bytes data, Py_ssize_t at, SigningUser sender=None):
         cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef uint64_t length, header_bytes
@@ -191,16 +190,20 @@ cdef class SendEngine:
             if header_bytes > HEADER_BYTES_MAX:
                 break
             header = raw + at + 8
-            if not self.take_frame(link, born_host, <int>(word >> 24), header, header_bytes, length - 4 - header_bytes):
+            if not self.take_frame(
+                link, born_host, sender, <int>(word >> 24), header, header_bytes, length - 4 - header_bytes
+            ):
                 break
             at += 4 + length
         return at
 
     cdef int take_frame(
-        self, int64_t link, bytes born_host, int form, Bytes header, Py_ssize_t header_bytes, Py_ssize_t body_bytes
+        self, int64_t link, bytes born_host, SigningUser sender, int form, Bytes header, Py_ssize_t header_bytes,
+        Py_ssize_t body_bytes,
     ) except -1:
-        """Take one send; return 0, with nothing changed, if it is something else or unusual."""
+        """Take one send; return 0, with nothing changed, if it is something else, unusual, or not allowed."""
         cdef Send send
+        cdef Listed listed
         cdef TopicTarget topic
         cdef Text name_text, raw
         cdef PyObject *found
@@ -209,16 +212,22 @@ cdef class SendEngine:
         cdef int64_t before = self.messages
         if not body_bytes and not self.takes_ends:
             return 0
+        listed.count = 0
+        send.header.listed = NULL if sender is None else &listed
         if body_bytes > self.body_bytes_max or not read_send(form, header, header_bytes, &send):
             return 0
+        if sender is not None and not has_signed(sender, &listed, header + header_bytes, body_bytes, &self.signed):
+            return 0
         if send.header.code == END_TRANSACTION:
-            return self.take_end(link, &send) if not body_bytes else 0
+            return self.take_end(link, sender, &send) if not body_bytes else 0
         if not body_bytes:
             return 0
         name_text = send.fields.text[<int>TOPIC]
         name = PyUnicode_DecodeUTF8(<char *>name_text.data, name_text.size, "strict")
         found = PyDict_GetItem(self.topics, name)
         if found == NULL:
+            return 0
+        if not may_send(sender, name):
             return 0
         topic = <TopicTarget?><object>found
         if not topic.takes_plain or send.queue_id >= topic.write_queue_nums:
@@ -497,8 +506,8 @@ cdef class SendEngine:
         self.body_bytes += body_bytes
         return 0
 
-    cdef int take_end(self, int64_t link, Send *send) except -1:
-        """End a transaction; return 0, with nothing changed, if the end is unusual."""
+    cdef int take_end(self, int64_t link, SigningUser sender, Send *send) except -1:
+        """End a transaction; return 0, with nothing changed, if the end is unusual, or not allowed."""
         cdef Header *header = &send.header
         cdef Text *given = header.ends
         cdef Text group = header.fields[1].text[<int>GROUP]
@@ -523,6 +532,8 @@ cdef class SendEngine:
         at = half_offset
         found = PyDict_GetItem(self.open_halves, at)
         if found == NULL or at in self.ended or (<object>found)[0] != log_offset:
+            return 0
+        if not may_send(sender, (<object>found)[1]):
             return 0
         raw = self.read_log(log_offset, (<object>found)[2])
         if type(raw) is not bytes:

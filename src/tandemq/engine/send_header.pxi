@@ -59,6 +59,7 @@ cdef struct Header:
     Fields fields[2]  # by one letter each (310, 320), by name (10)
     unsigned int ends_seen
     Text ends[END_FIELDS]  # of END_TRANSACTION (37); its group is among the fields by name
+    Listed *listed  # all fields, if a signature is to be checked; or NULL
 
 
 cdef Field letter_of(Bytes name, Py_ssize_t size) noexcept:
@@ -129,6 +130,12 @@ cdef bint note_field(Header *header, Bytes name, Py_ssize_t name_size, Text valu
     """Note a field under its letter or name; False if it came before, or has escapes and is not the properties."""
     cdef Field field = letter_of(name, name_size)
     cdef Fields *fields = &header.fields[0]
+    cdef Text own_name
+    if header.listed != NULL:
+        own_name.data = name
+        own_name.size = name_size
+        if not list_field(header.listed, own_name, value, has_escapes):
+            return False
     if field == OTHER:
         field = name_of(name, name_size)
         fields = &header.fields[1]

@@ -13,8 +13,10 @@ from tandemq.broker.kernel.feature import Request
 from tandemq.broker.kernel.guard import RequestGuard
 from tandemq.broker.kernel.housekeeping import Housekeeping
 from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.kernel.sends import ENGINE_SENDS
 from tandemq.codec.remoting.frame import RawFrame, decode_command, encode_command
 from tandemq.codec.remoting.header import FORM_JSON
+from tandemq.engine import SigningUser
 from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -25,8 +27,11 @@ from tandemq.telemetry.turn_times import UNKNOWN_CODE, AnswerKind
 class FastSends(Protocol):
     """Sends that are taken without decoding their headers in Python."""
 
-    def take_ordinary(self, link: Link, data: bytes, position: int, now: Now) -> int:
-        """Accept the ordinary sends from a position on; return that of the first other or incomplete frame."""
+    def take_ordinary(self, link: Link, data: bytes, position: int, now: Now, sender: SigningUser | None = None) -> int:
+        """Accept the ordinary sends from a position on; return that of the first other or incomplete frame.
+
+        `sender`: the user that has to have signed them; None: no user is needed, or it is known that it may send.
+        """
 
     def store_waiting(self) -> None:
         """Store the messages accepted since the last time, before anything else is stored."""
@@ -60,53 +65,27 @@ class Dispatcher:
         if link.is_closed:
             return b""
         link.seen_ms = now.mono_ms
-        if self._guard.is_on:
-            return self._receive_checked(link, data, turn, now, is_over)
         decoder = link.decoder
         data = decoder.join(data)
-        position = self._sends.take_ordinary(link, data, 0, now)
+        position = self._take_sends(link, data, 0, now)
         while position < len(data) and (frame := decoder.split(data, position)) is not None:
-            form, header, _ = frame
-            is_pull = form == FORM_JSON and b'"code":11,' in header and link.kind is LinkKind.REMOTING
-            if not (is_pull and self._pulls.take_frame(link.number, header, turn, now)) and not self._handle(
-                link, frame, turn, now
-            ):
+            if not self._handle(link, frame, data, position, turn, now):
                 break
             position = decoder.position
             if position < len(data):
                 if is_over():
                     return data[position:]
-                position = self._sends.take_ordinary(link, data, position, now)
-        if link.decoder.error is not None:
-            self._housekeeping.close_link(link, str(link.decoder.error), turn, now)
-        return b""
-
-    def _receive_checked(self, link: Link, data: bytes, turn: Turn, now: Now, is_over: Callable[[], bool]) -> bytes:
-        """Handle the bytes that a client sent, each request by itself: its user is checked before it is taken.
-
-        Sends that are allowed still go to the engine.
-        """
-        decoder = link.decoder
-        data = decoder.join(data)
-        position = 0
-        while position < len(data) and (frame := decoder.split(data, position)) is not None:
-            begin, position = position, decoder.position
-            command = self._decoded(link, frame, turn, now)
-            if command is None:
-                break
-            refusal = self._refusal(link, command, now)
-            is_taken = (
-                refusal is None
-                and command.code in _SENDS
-                and self._sends.take_ordinary(link, data[begin:position], 0, now) == position - begin
-            )
-            if not is_taken:
-                self._take(link, command, refusal, turn, now)
-            if position < len(data) and is_over():
-                return data[position:]
+                position = self._take_sends(link, data, position, now)
         if decoder.error is not None:
             self._housekeeping.close_link(link, str(decoder.error), turn, now)
         return b""
+
+    def _take_sends(self, link: Link, data: bytes, position: int, now: Now) -> int:
+        """Accept the ordinary sends from a position on; return that of the first frame that has to be looked at."""
+        if not self._guard.is_on:
+            return self._sends.take_ordinary(link, data, position, now)
+        sender = self._guard.sender(link)
+        return position if sender is None else self._sends.take_ordinary(link, data, position, now, sender)
 
     def _refusal(self, link: Link, command: Command, now: Now) -> str | None:
         """Return why a client may not send a request."""
@@ -115,12 +94,22 @@ class Dispatcher:
             return None
         return self._guard.refusal(link, command, now)
 
-    def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
-        """Answer any request; False if the connection has to be closed."""
+    def _handle(self, link: Link, frame: RawFrame, data: bytes, position: int, turn: Turn, now: Now) -> bool:
+        """Answer any request, whose frame begins at a position; False if the connection has to be closed."""
+        form, header, _ = frame
+        is_checked = self._guard.is_on
+        is_pull = form == FORM_JSON and b'"code":11,' in header and link.kind is LinkKind.REMOTING
+        if is_pull and not is_checked and self._pulls.take_frame(link.number, header, turn, now):
+            return True
         command = self._decoded(link, frame, turn, now)
         if command is None:
             return False
-        self._take(link, command, None, turn, now)
+        refusal = self._refusal(link, command, now) if is_checked else None
+        if is_checked and refusal is None and command.code in ENGINE_SENDS:
+            own = data[position : link.decoder.position]
+            if self._sends.take_ordinary(link, own, 0, now) == len(own):
+                return True
+        self._take(link, command, refusal, turn, now)
         return True
 
     def _decoded(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> Command | None:
@@ -173,12 +162,3 @@ def _refuse_unknown(_link: Link, command: Command, _now: Now) -> Command:
 
 
 _UNKNOWN = Request(_refuse_unknown)
-_SENDS = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.END_TRANSACTION,
-    }
-)
-"""Requests that `FastSends` may take."""

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from tandemq.boundary import Now
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Request
+from tandemq.engine import SigningUser
 from tandemq.model.command import Command
 
 
@@ -17,6 +18,10 @@ class RequestGuard(ABC):
     @abstractmethod
     def checks(self, code: int, request: Request) -> bool:
         """Return whether the requests with a code need a user."""
+
+    @abstractmethod
+    def sender(self, link: Link) -> SigningUser | None:
+        """Return the user whose signed sends on a connection need no question; None: there is none."""
 
     @abstractmethod
     def refusal(self, link: Link, command: Command, now: Now) -> str | None:

@@ -14,6 +14,15 @@ from tandemq.model.command import Command
 
 VERSION_3_4_9 = 121
 """Clients from this version on send `maxReconsumeTimes`."""
+ENGINE_SENDS = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.END_TRANSACTION,
+    }
+)
+"""Requests that the engine may take."""
 
 
 class SendPlace(NamedTuple):

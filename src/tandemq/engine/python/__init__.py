@@ -7,6 +7,7 @@
     messages.py      messages and properties of records
     filters.py       SQL92 filters
     send_engine.py   sends, of which the header is in `send_header.pxi` and the properties are in `send_properties.pxi`
+    signatures.py    users whose signatures are checked with their sends
     budget.py        rates of users, topics and groups
     timers.py        records of timed messages
     moves.py         records stored again in other queues
@@ -45,6 +46,7 @@ from tandemq.engine.python.send_engine import (
     TimedSend,
     TopicTarget,
 )
+from tandemq.engine.python.signatures import SigningUser
 from tandemq.engine.python.timers import TimerRow, timer_heads
 
 NAME = "python"
@@ -74,6 +76,7 @@ __all__ = [
     "RecordQueue",
     "Selected",
     "SendEngine",
+    "SigningUser",
     "StagedRecords",
     "StoredMessages",
     "TakenSends",

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from tandemq.engine.python.budget import Budget
 from tandemq.engine.python.queue_tail import QueueTail
+from tandemq.engine.python.signatures import SigningUser
 
 TIMED_BYTES_MAX = 192
 """Longest properties that the delivery of a timed message adds, besides the name of its topic."""
@@ -145,8 +146,16 @@ class SendEngine:
             takes_ends: whether ends of transactions are accepted.
         """
 
-    def take(self, link: int, born_host: bytes, data: bytes, position: int) -> int:
-        """Take the ordinary sends from a position on; return that of the first other or incomplete frame."""
+    def take(self, link: int, born_host: bytes, data: bytes, position: int, sender: SigningUser | None = None) -> int:
+        """Take the ordinary sends from a position on; return that of the first other or incomplete frame.
+
+        Args:
+            link: the connection.
+            born_host: the peer's address, as records store it.
+            data: what arrived.
+            position: where to begin.
+            sender: the user that has to have signed them, and that may send to their topics; None: no user is needed.
+        """
         return position
 
     def flush(self) -> TakenSends:

@@ -29,12 +29,14 @@ from tandemq.broker.kernel.guard import RequestGuard
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.refused_peers import host_of
+from tandemq.broker.kernel.sends import ENGINE_SENDS
 from tandemq.codec.record.record import property_value
 from tandemq.codec.remoting.signature import ACCESS_KEY, is_signed, member_credentials
 from tandemq.config.access import configured_users
 from tandemq.config.settings import BrokerConfig
+from tandemq.engine import SigningUser
 from tandemq.errors import ProtocolError, StoreError
-from tandemq.model.access import RESERVED_PREFIX, AclUser, Need, Policy, Rules
+from tandemq.model.access import RESERVED_PREFIX, AclUser, Need, Policy, ResourceKind, Rules
 from tandemq.model.accounts import Translated
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.command import Command
@@ -44,6 +46,8 @@ from tandemq.refusals import Refusals
 from tandemq.telemetry.families import Batch, Source, Values, counter
 
 log = logging.getLogger(__name__)
+TOPICS_KEPT_MAX = 1_024
+"""Maximum number of topics remembered for the sends of a connection."""
 OFFSET_DIGITS = 19
 """Digits of the least number that is no log offset."""
 NOT_AUTHENTICATED = "authentication failed: the user, or the signature, is missing or wrong"
@@ -69,6 +73,10 @@ class AccessControl(Feature, RequestGuard):
         self._quotas = kernel.features.find(Quotas)
         self._links: dict[str, set[int]] = {}
         """Connections of the users whose number of connections is limited."""
+        self._senders: dict[int, SigningUser] = {}
+        """Users whose last request on a connection was a send that they may send. Forgotten with each change."""
+        self._generations = (0, 0)
+        """Of the table and the files, to which `_senders` belongs."""
         self._refusals = Refusals()
         self._refused: dict[str, int] = {"authentication": 0, "authorization": 0, "malformed": 0, "connections": 0}
         self._checks_rights = False
@@ -78,6 +86,7 @@ class AccessControl(Feature, RequestGuard):
     def adopt_config(self, config: BrokerConfig) -> None:
         """See `Feature`."""
         was_on = self.is_on
+        self._senders.clear()
         self._own = configured_users(config)
         self.is_on = config.checks_users
         self.has_accounts = config.acl_enable
@@ -164,15 +173,12 @@ class AccessControl(Feature, RequestGuard):
             if user is not None and self._is_white(address, user):
                 return None
             return self._refuse(link, command, "authentication", NOT_AUTHENTICATED, now)
-        if self._quotas.limits_users:
-            link.budget = self._quotas.user(user.username)
-            most = self._quotas.connections_of(user.username)
-            if most and not self._may_connect(link.number, user.username, most):
-                text = f"user {user.username} has {most} connections, no more are allowed"
-                return self._refuse(link, command, "connections", text, now)
-        else:
-            link.budget = None
+        full = self._limit(link, user.username)
+        if full is not None:
+            return self._refuse(link, command, "connections", full, now)
         if user.is_super or not self._checks_rights or self._is_white(address, user):
+            if command.code in ENGINE_SENDS:
+                self._note_sender(link.number, user, None)
             return None
         try:
             needs = self._needs(command)
@@ -187,6 +193,41 @@ class AccessControl(Feature, RequestGuard):
                 why = "no matched policies" if decision is None else "the decision is deny"
                 text = f"User:{user.username} has no permission to access {need} from {address}, {why}."
                 return self._refuse(link, command, "authorization", text, now)
+        if command.code in ENGINE_SENDS and len(needs) == 1 and needs[0].kind is ResourceKind.TOPIC:
+            self._note_sender(link.number, user, needs[0].name)
+        return None
+
+    def sender(self, link: Link) -> SigningUser | None:
+        """See `RequestGuard`."""
+        generations = (self.table.generation, self.files.generation)
+        if generations != self._generations:
+            self._generations = generations
+            self._senders.clear()
+        found = self._senders.get(link.number)
+        return found if found is not None and self._limit(link, found.access_key) is None else None
+
+    def _note_sender(self, link: int, user: AclUser, topic: str | None) -> None:
+        """Remember that a user may send to a topic on a connection; None: to all."""
+        if user.username.startswith(RESERVED_PREFIX):  # its key may be withdrawn without a change of a table
+            return
+        sender = self._senders.get(link)
+        if sender is None or sender.access_key != user.username:
+            topics = None if topic is None else {topic}
+            self._senders[link] = SigningUser(user.username, user.password, topics)
+        elif topic is not None and sender.topics is not None:
+            if len(sender.topics) >= TOPICS_KEPT_MAX:
+                sender.topics.clear()
+            sender.topics.add(topic)
+
+    def _limit(self, link: Link, user: str) -> str | None:
+        """Have the sends of a connection count for a user; return why it may not have the connection."""
+        if not self._quotas.limits_users:
+            link.budget = None
+            return None
+        link.budget = self._quotas.user(user)
+        most = self._quotas.connections_of(user)
+        if most and not self._may_connect(link.number, user, most):
+            return f"user {user} has {most} connections, no more are allowed"
         return None
 
     def _needs(self, command: Command) -> list[Need] | None:
@@ -208,6 +249,7 @@ class AccessControl(Feature, RequestGuard):
 
     def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
         """See `Feature`."""
+        self._senders.pop(link, None)
         for user, links in list(self._links.items()):
             links.discard(link)
             if not links:

@@ -52,6 +52,8 @@ class FileAccounts:
         self._white: list[WhiteAddresses] = []
         self._accounts: dict[str, tuple[AccountPlace, Translated]] = {}
         self._rules: dict[str, Rules] = {}
+        self.generation = 0
+        """Number of times that they were read and had changed."""
         self._faults: dict[str, str] = {}
         self._is_reading = False
         self._turn = kernel.turn
@@ -135,6 +137,7 @@ class FileAccounts:
     def _merge(self) -> None:
         self._accounts = {}
         self._rules = {}
+        self.generation += 1
         for path, file in self.files.items():
             for name, (line, account) in file.accounts.items():
                 known = self.place(name)

@@ -98,6 +98,8 @@ class AccessTable:
         self.users, self.policies, acl1 = _parsed(FILE.load(saver.disk))
         self.acl1 = acl1 or Acl1()
         self._rules: dict[str, Rules] = {}
+        self.generation = 0
+        """Number of changes."""
         self._changes: dict[str, None] | None = None
         """Names of users that changed since the last publication; None: changes are not recorded."""
 
@@ -142,6 +144,7 @@ class AccessTable:
 
     def _changed(self, name: str) -> None:
         self._rules.pop(name, None)
+        self.generation += 1
         if self._changes is not None:
             self._changes[name] = None
         self._saver.later(FILE, self.as_json)
@@ -201,6 +204,7 @@ class AccessTable:
             self.policies |= policies
             self.acl1 = acl1 or self.acl1
         self._rules.clear()
+        self.generation += 1
         self._saver.later(FILE, self.as_json)
 
 

@@ -27,7 +27,7 @@ from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.sends import OpenHalves, SendPlace, Sends
 from tandemq.codec.remoting.requests import SendFields
 from tandemq.config.settings import BrokerConfig
-from tandemq.engine import SendEngine
+from tandemq.engine import SendEngine, SigningUser
 from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
@@ -93,11 +93,18 @@ class SendPath(Feature, Sends):
             timer_delay_max_ms=config.timer_delay_max_s * 1000,
         )
 
-    def take_ordinary(self, link: Link, data: bytes, position: int, now: Now) -> int:
+    def take_ordinary(self, link: Link, data: bytes, position: int, now: Now, sender: SigningUser | None = None) -> int:
         """Accept the ordinary sends from a position on; return that of the first other or incomplete frame.
 
         Ends of transactions count as such. They are kept, with those of all other connections, until `store_waiting`
-        stores them together. The time of the turn is not looked at: it takes a microsecond per send.
+        stores them together. The time of the turn is not looked at: it takes one or two microseconds per send.
+
+        Args:
+            link: the connection.
+            data: what arrived.
+            position: where to begin.
+            now: the time.
+            sender: the user that has to have signed them; None: no user is needed, or it is known that it may send.
         """
         puts = self._puts
         budget = link.budget
@@ -116,9 +123,9 @@ class SendPath(Feature, Sends):
                 takes_ends=self._open_halves is not None and self._open_halves.may_end(),
             )
         if budget is None:
-            return self._engine.take(link.number, link.born_host, data, position)
+            return self._engine.take(link.number, link.born_host, data, position, sender)
         messages, size = self._engine.messages, self._engine.body_bytes
-        end = self._engine.take(link.number, link.born_host, data, position)
+        end = self._engine.take(link.number, link.born_host, data, position, sender)
         budget.use(self._engine.messages - messages, self._engine.body_bytes - size)
         return end
 
