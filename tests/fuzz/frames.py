@@ -70,6 +70,18 @@ def signed_frame(data: bytes, user: Credentials, random: Random) -> bytes | None
     return encode_command(structs.replace(command, fields=dict(fields)))
 
 
+def ack_frame(random: Random, offset: int) -> bytes:
+    """Return the acknowledgement of a popped message."""
+    fields = {
+        "consumerGroup": random.choice(("g", "Größe")),
+        "topic": "T",
+        "queueId": "3",
+        "offset": str(offset),
+        "extraInfo": f"0 1700000000000 60000 1 0 broker-a 3 {offset}" + random.choice(("", " 4711")),
+    }
+    return encode_command(Command(RequestCode.ACK_MESSAGE, random.randrange(1 << 31), fields=fields))
+
+
 class Frames:
     """Source of frames."""
 

@@ -27,7 +27,7 @@ from tandemq.model.message import decode_properties
 from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE
 from tests.fuzz.filters import expression, program_steps, properties
-from tests.fuzz.frames import Frames, Sent, Turns, command_in, signed_frame
+from tests.fuzz.frames import Frames, Sent, Turns, ack_frame, command_in, signed_frame
 from tests.fuzz.records import damaged, log_of
 from tests.fuzz.reduction import reduced
 from tests.fuzz.tails import TailPair
@@ -66,6 +66,16 @@ def check_signature(frame: bytes) -> None:
 def _half_at(number: int) -> int:
     """Return the log offset of a half message."""
     return (number + 1) << 16
+
+
+class Admitted:
+    """A pop that acknowledgements belong to."""
+
+    low, high = 0, 1000
+
+    def __init__(self) -> None:
+        """Begin without acknowledged offsets."""
+        self.offsets: dict[int, None] = {}
 
 
 class Different(Exception):
@@ -146,6 +156,7 @@ class Fuzzer:
                     raise Different(f"take returned {end} of {len(frame)} bytes: {frame!r}")
         self.counts.frames += ROUND
         self.counts.taken += taken
+        self._feed_acks()
         self._check_flush(engine, table, log_end)
         for _ in range(ROUND // RECORD_SHARE):
             self._feed_piece()
@@ -170,6 +181,21 @@ class Fuzzer:
 
         known = {number: (_half_at(number), "T", len(raw)) for number, raw in self._halves.items()}
         engine.know_transactions(known, {}, read)
+
+    def _feed_acks(self) -> None:
+        """Feed mutated acknowledgements of popped messages, and check that responses and offsets agree in number."""
+        random, admitted = self._random, Admitted()
+        engine = self.engine.AckEngine(lambda *_: admitted)
+        frames = [ack_frame(random, offset) for offset in range(20)]
+        taken = 0
+        for number in range(ROUND // 20):
+            frame = frames[number % 20]
+            if number % 3:
+                frame = mutation(frame, random.choice(frames), random.getrandbits(96))
+            taken += engine.take(number & 3, frame, 0) == len(frame)
+        answers = sum(data.count(b'"code":0') for _, data in engine.flush())
+        if answers > taken or not taken >= 20 or not all(0 <= offset <= 1000 for offset in admitted.offsets):
+            raise Different(f"{taken} acknowledgements taken, {answers} answered: {admitted.offsets}")
 
     def _fill_corpus(self) -> None:
         random = self._random

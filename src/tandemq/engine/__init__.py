@@ -10,6 +10,7 @@ Source: docs/decisions/0016-one-engine.md.
 
 from tandemq.engine.choice import (
     NAME,
+    AckEngine,
     Budget,
     FilterProgram,
     LogSources,
@@ -34,6 +35,7 @@ from tandemq.engine.choice import (
     stored_messages,
     timer_heads,
     verify_records,
+    waiting_messages,
 )
 from tandemq.engine.python import (
     CHECKED_BYTES_MAX,
@@ -42,6 +44,7 @@ from tandemq.engine.python import (
     TIMED_BYTES_MAX,
     WAITS_UNCHANGED,
     Ack,
+    AckedPop,
     CopiedRecord,
     EndedHalf,
     Gathered,
@@ -61,6 +64,8 @@ __all__ = [
     "TIMED_BYTES_MAX",
     "WAITS_UNCHANGED",
     "Ack",
+    "AckEngine",
+    "AckedPop",
     "Budget",
     "CopiedRecord",
     "EndedHalf",
@@ -94,4 +99,5 @@ __all__ = [
     "stored_messages",
     "timer_heads",
     "verify_records",
+    "waiting_messages",
 ]

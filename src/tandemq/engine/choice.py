@@ -32,6 +32,7 @@ else:
     chosen = _load()
 
 NAME = chosen.NAME
+AckEngine = chosen.AckEngine
 Budget = chosen.Budget
 FilterProgram = chosen.FilterProgram
 LogSources = chosen.LogSources
@@ -56,3 +57,4 @@ stage_records = chosen.stage_records
 stored_messages = chosen.stored_messages
 timer_heads = chosen.timer_heads
 verify_records = chosen.verify_records
+waiting_messages = chosen.waiting_messages

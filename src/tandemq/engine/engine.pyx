@@ -34,6 +34,7 @@ from tandemq.engine.python import (
 )
 from tandemq.engine.python.moves import copy_record as copy_record_in_python
 from tandemq.errors import RecordTooLarge
+from tandemq.model.codes import RequestCode
 from tandemq.model.command import VERSION_SPOKEN
 from tandemq.model.message import StoredMessage
 from tandemq.model.property_rules import MEANINGS, TIMER_PREFIX, Meaning
@@ -150,6 +151,7 @@ cdef bytes HALF = HALF_TOPIC.encode()
 cdef str HALF_NAME = HALF_TOPIC
 cdef Py_ssize_t CHECKED_BYTES = CHECKED_BYTES_MAX
 cdef int VERSION = VERSION_SPOKEN
+cdef int64_t ACK_MESSAGE = RequestCode.ACK_MESSAGE
 
 include "memory.pxi"
 include "queue_tail.pxi"
@@ -165,5 +167,6 @@ include "signatures.pxi"
 include "send_header.pxi"
 include "send_properties.pxi"
 include "send_engine.pxi"
+include "acks.pxi"
 include "timers.pxi"
 include "moves.pxi"

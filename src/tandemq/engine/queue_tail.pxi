@@ -99,3 +99,20 @@ def commit_staged(list queues, list woken):
         queue.commit()
         if queue.held is not None:
             woken.append(queue)
+
+
+def waiting_messages(dict queues, dict offsets, int64_t number):
+    cdef dict found = {}
+    cdef PyObject *there
+    cdef int64_t waiting, queue_id
+    for key, queue in queues.items():
+        queue_id = key
+        if queue_id >= number:
+            continue
+        waiting = (<QueueTail?>queue).max_offset
+        there = PyDict_GetItem(offsets, key)
+        if there != NULL:
+            waiting -= <object>there
+        if waiting > 0:
+            found[key] = waiting
+    return found

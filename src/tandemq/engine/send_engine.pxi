@@ -74,6 +74,21 @@ cdef bint choose_queue(Send *send, TopicTarget topic, const Properties *found) n
     return True
 
 
+cdef int append_plain_answer(Buffer *to, int64_t opaque) except -1:
+    """Append a response with a JSON header and no fields that says SUCCESS."""
+    cdef Py_ssize_t start = to.size
+    reserve(to, 200)
+    to.size += 8
+    append(to, b'{"code":0,"flag":1,"language":"PYTHON","opaque":', 48)
+    append_number(to, opaque)
+    append(to, b',"serializeTypeCurrentRPC":"JSON","version":', 44)
+    append_number(to, VERSION)
+    append(to, b"}", 1)
+    put_32(to.data + start, <uint32_t>(to.size - start - 4))
+    put_32(to.data + start + 4, <uint32_t>(to.size - start - 8))
+    return 0
+
+
 cdef class SendEngine:
     cdef dict topics
     cdef bytes store_host, store_host_hex, region, region_json, trace_on, common_pairs, broker_name
@@ -641,15 +656,7 @@ cdef class SendEngine:
             to.size += 8 + 21
             self.put_binary_head(start, send)
             return 0
-        to.size += 8
-        append(to, b'{"code":0,"flag":1,"language":"PYTHON","opaque":', 48)
-        append_number(to, send.header.opaque)
-        append(to, b',"serializeTypeCurrentRPC":"JSON","version":', 44)
-        append_number(to, VERSION)
-        append(to, b"}", 1)
-        put_32(to.data + start, <uint32_t>(to.size - start - 4))
-        put_32(to.data + start + 4, <uint32_t>(to.size - start - 8))
-        return 0
+        return append_plain_answer(to, send.header.opaque)
 
     cdef int append_id(self, int64_t log_offset) except -1:
         """Append the offset id of a message to the ids of the response."""

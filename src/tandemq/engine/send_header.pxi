@@ -294,7 +294,8 @@ cdef bint take_ext_fields(Cursor *cursor, Header *header) noexcept:
             return False
 
 
-cdef bint read_json(Bytes data, Py_ssize_t size, Header *header) noexcept:
+cdef bint read_json(Bytes data, Py_ssize_t size, Header *header, int64_t code=-1) noexcept:
+    """Read a JSON header. `code`: that which it must have; -1: one of a send."""
     cdef Cursor cursor
     cdef Text name, value
     cdef bint has_escapes
@@ -309,7 +310,9 @@ cdef bint read_json(Bytes data, Py_ssize_t size, Header *header) noexcept:
             return False
         if is_named(name.data, name.size, b"code", 4):
             bit = 1
-            if not take_int32(&cursor, &header.code) or not is_taken(header.code):
+            if not take_int32(&cursor, &header.code):
+                return False
+            if header.code != code and not (code == -1 and is_taken(header.code)):
                 return False
         elif is_named(name.data, name.size, b"flag", 4):
             bit = 2

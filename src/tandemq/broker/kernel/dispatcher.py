@@ -37,6 +37,13 @@ class FastSends(Protocol):
         """Store the messages accepted since the last time, before anything else is stored."""
 
 
+class FastAcks(Protocol):
+    """Acknowledgements of popped messages that are taken without decoding their headers in Python."""
+
+    def take_ordinary(self, link: Link, data: bytes, position: int, now: Now) -> int:
+        """Accept the ordinary acknowledgements from a position on; return that of the first other frame."""
+
+
 class FastPulls(Protocol):
     """Pulls that are taken from their JSON header."""
 
@@ -47,10 +54,11 @@ class FastPulls(Protocol):
 class Dispatcher:
     """Hands each request to its handler."""
 
-    def __init__(self, kernel: Kernel, sends: FastSends, pulls: FastPulls) -> None:
+    def __init__(self, kernel: Kernel, sends: FastSends, pulls: FastPulls, acks: FastAcks) -> None:
         """Begin. All features have been added to the kernel."""
         self._sends = sends
         self._pulls = pulls
+        self._acks = acks
         self._requests = kernel.features.requests
         self._housekeeping = kernel.features.find(Housekeeping)
         self._acknowledgements = kernel.features.find(Acknowledgements)
@@ -69,9 +77,12 @@ class Dispatcher:
         data = decoder.join(data)
         position = self._take_sends(link, data, 0, now)
         while position < len(data) and (frame := decoder.split(data, position)) is not None:
-            if not self._handle(link, frame, data, position, turn, now):
-                break
-            position = decoder.position
+            after = self._take_acks(link, frame, data, position, now)
+            if after == position:
+                if not self._handle(link, frame, data, position, turn, now):
+                    break
+                after = decoder.position
+            position = after
             if position < len(data):
                 if is_over():
                     return data[position:]
@@ -86,6 +97,13 @@ class Dispatcher:
             return self._sends.take_ordinary(link, data, position, now)
         sender = self._guard.sender(link)
         return position if sender is None else self._sends.take_ordinary(link, data, position, now, sender)
+
+    def _take_acks(self, link: Link, frame: RawFrame, data: bytes, position: int, now: Now) -> int:
+        """Accept the ordinary acknowledgements from a position on, where a frame begins; return the end of the last."""
+        form, header, _ = frame
+        if form != FORM_JSON or _ACK_CODE not in header or self._guard.is_on:
+            return position
+        return self._acks.take_ordinary(link, data, position, now)
 
     def _refusal(self, link: Link, command: Command, now: Now) -> str | None:
         """Return why a client may not send a request."""
@@ -162,3 +180,4 @@ def _refuse_unknown(_link: Link, command: Command, _now: Now) -> Command:
 
 
 _UNKNOWN = Request(_refuse_unknown)
+_ACK_CODE = b'"code":%d,' % RequestCode.ACK_MESSAGE

@@ -174,6 +174,10 @@ class ConsumerOffsets:
         queues = self.table.get(f"{topic}{SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 
+    def view(self, topic: str, group: str) -> dict[int, int]:
+        """Return a group's offsets in a topic, by queue id, until the next change."""
+        return self.table.get(f"{topic}{SEPARATOR}{group}") or {}
+
     def of_group(self, topic: str, group: str) -> dict[int, int]:
         """Return a copy of a group's offsets in a topic, by queue id."""
         return dict(self.table.get(f"{topic}{SEPARATOR}{group}") or {})

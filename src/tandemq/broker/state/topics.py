@@ -271,6 +271,13 @@ class Topics:
             topic.queues[queue_id] = found
         return found
 
+    def open_queues(self, topic: Topic) -> None:
+        """Have a topic know all its queues that exist."""
+        name = topic.config.topic_name
+        for queue_id in range(topic.config.read_queue_nums):
+            if queue_id not in topic.queues and (found := self._store.queues.get((name, queue_id))) is not None:
+                topic.queues[queue_id] = found
+
     def limit_with(self, budget_of: Callable[[str], Budget | None]) -> None:
         """Set what returns the rate of a topic's sends, for topics that are created or changed from now on."""
         self._budget_of = budget_of

@@ -7,6 +7,7 @@
     messages.py      messages and properties of records
     filters.py       SQL92 filters
     send_engine.py   sends, of which the header is in `send_header.pxi` and the properties are in `send_properties.pxi`
+    acks.py          acknowledgements of popped messages
     signatures.py    users whose signatures are checked with their sends
     budget.py        rates of users, topics and groups
     timers.py        records of timed messages
@@ -15,13 +16,14 @@
 The compiled engine has the same parts in files of the same name, `.pxi`.
 """
 
+from tandemq.engine.python.acks import AckedPop, AckEngine
 from tandemq.engine.python.budget import Budget
 from tandemq.engine.python.filters import FilterProgram, Selected, evaluation_cost, select_messages
 from tandemq.engine.python.keys import KEY_ROW, KEY_ROW_BYTES, LinkedKeys, key_hash, key_rows, link_keys
 from tandemq.engine.python.messages import RecordProperties, StoredMessages, record_properties, stored_messages
 from tandemq.engine.python.moves import CopiedRecord, MovedRecords, MoveRule, RecordChanges, copy_record, move_records
 from tandemq.engine.python.pulls import Gathered, LogSources, gather_messages
-from tandemq.engine.python.queue_tail import QueueTail, commit_staged
+from tandemq.engine.python.queue_tail import QueueTail, commit_staged, waiting_messages
 from tandemq.engine.python.records import (
     ParsedRecords,
     RecordEntry,
@@ -59,6 +61,8 @@ __all__ = [
     "TIMED_BYTES_MAX",
     "WAITS_UNCHANGED",
     "Ack",
+    "AckEngine",
+    "AckedPop",
     "Budget",
     "CopiedRecord",
     "EndedHalf",
@@ -102,4 +106,5 @@ __all__ = [
     "stored_messages",
     "timer_heads",
     "verify_records",
+    "waiting_messages",
 ]

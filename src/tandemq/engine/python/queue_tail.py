@@ -1,6 +1,6 @@
 """Queue tails: the entries of consume queues that are not in files yet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
@@ -94,3 +94,18 @@ def commit_staged(queues: Sequence[_Tail], woken: list[_Tail]) -> None:
         queue.commit_staged()
         if queue.held is not None:
             woken.append(queue)
+
+
+def waiting_messages(queues: Mapping[int, QueueTail], offsets: Mapping[int, int], number: int) -> dict[int, int]:
+    """Return how many messages lie behind offsets, for each queue with any.
+
+    Args:
+        queues: of a topic, by queue id; a dict.
+        offsets: of a consumer group, by queue id; a dict. Without one all messages of a queue count.
+        number: of queues: higher queue ids are left out.
+    """
+    return {
+        queue_id: waiting
+        for queue_id, queue in queues.items()
+        if (waiting := queue.max_offset - offsets.get(queue_id, 0)) > 0 and queue_id < number
+    }

@@ -16,13 +16,16 @@ from tandemq.broker.features.pop.records import Acknowledged, PopCheckpoint, Pop
 from tandemq.broker.features.pop.revive_queue import ReviveQueues
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
+from tandemq.broker.kernel.housekeeping import Housekeeping
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.messages.refused import SendRefused
+from tandemq.broker.kernel.response import recode
 from tandemq.broker.kernel.serving import Right
 from tandemq.codec.remoting.bodies import decode_body
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.pops import AckEntry, BatchAckBody, acked_offsets
 from tandemq.codec.remoting.requests import AckFields, read_fields
+from tandemq.engine import AckEngine
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -39,6 +42,15 @@ class _Taken(NamedTuple):
     popped: Popped
     revive_ms: int
     revive_queue: int
+
+
+class _AdmittedPop(NamedTuple):
+    """What the handles of a pop stand for, and which offsets they may have."""
+
+    low: int
+    high: int
+    offsets: dict[int, None]
+    """Those acknowledged in this turn."""
 
 
 class Acks(Feature):
@@ -73,6 +85,10 @@ class Acks(Feature):
         self._current = kernel.current
         self._taken: dict[_Taken, dict[int, None]] = {}
         """Acknowledged offsets of this turn."""
+        self._engine = AckEngine(self._admit)
+        self._now_ms = 0
+        """Calendar time of the acknowledgements that the engine takes."""
+        self._responses = kernel.features.find(Housekeeping).responses
         self._answers: list[tuple[Link, Command]] = []
         """Requests of this turn that have acknowledged something."""
         self.acked = 0
@@ -85,6 +101,35 @@ class Acks(Feature):
             Code.BATCH_ACK_MESSAGE: Request(self._on_batch, Right.WRITE, is_copied=True),
             Code.CHANGE_MESSAGE_INVISIBLETIME: Request(self._on_change, Right.WRITE),
         }
+
+    # Many at once.
+
+    def take_ordinary(self, link: Link, data: bytes, position: int, now: Now) -> int:
+        """Accept the ordinary acknowledgements from a position on; return that of the first other frame."""
+        if self._turn.serving.refusal(Right.WRITE) is not None or self._puts.refusal is not None:
+            return position
+        if self._responses.refusal(link.number) is not None:
+            return position
+        self._now_ms = now.wall_ms
+        return self._engine.take(link.number, data, position)
+
+    def _admit(self, topic: str, group: str, queue_id: int, place: str) -> _AdmittedPop | None:
+        """Return what the first seven parts of a handle stand for; None if its requests have to be decoded."""
+        found, queue = self._topics.get(topic), self._store.queues.get((topic, queue_id))
+        if found is None or queue is None or queue_id >= found.config.read_queue_nums:
+            return None
+        if topic in self._topics.mappings.table or self._in_flight.counts(group):
+            return None
+        try:
+            handle = parse_handle(f"{place} {place.partition(' ')[0]}")
+            if handle.revive_queue == ORDERED_QUEUE or handle.broker != self._current.config.broker_name:
+                return None
+            popped = Popped(topic, queue_id, group, handle.start_offset, handle.pop_ms, handle.broker)
+            taken = self._known(popped, handle.revive_ms, handle.revive_queue, self._now_ms)
+        except ProtocolError:
+            return None
+        low = max(queue.min_offset, handle.start_offset)
+        return _AdmittedPop(low, queue.max_offset, self._taken.setdefault(taken, {}))
 
     # Requests.
 
@@ -204,7 +249,7 @@ class Acks(Feature):
         popped = Popped(
             fields.topic, fields.queue_id, fields.consumer_group, handle.start_offset, handle.pop_ms, handle.broker
         )
-        return self._known(popped, handle.revive_ms, handle.revive_queue, now)
+        return self._known(popped, handle.revive_ms, handle.revive_queue, now.wall_ms)
 
     def _of_entry(self, entry: AckEntry, now: Now) -> _Taken:
         try:
@@ -213,9 +258,9 @@ class Acks(Feature):
             raise ProtocolError(f"r={entry.r[:32]!r}: 0, 1 or 2 is expected") from error
         topic = pop_retry_topic(entry.c, entry.t, kind)
         popped = Popped(topic, entry.q, entry.c, entry.so, entry.pt, self._current.config.broker_name)
-        return self._known(popped, entry.pt + entry.it, entry.rq, now)
+        return self._known(popped, entry.pt + entry.it, entry.rq, now.wall_ms)
 
-    def _known(self, popped: Popped, revive_ms: int, revive_queue: int, now: Now) -> _Taken:
+    def _known(self, popped: Popped, revive_ms: int, revive_queue: int, wall_ms: int) -> _Taken:
         """Check the numbers of a handle.
 
         Raises:
@@ -223,7 +268,7 @@ class Acks(Feature):
         """
         if not 0 <= revive_queue < self._queues.count and revive_queue != ORDERED_QUEUE:
             raise ProtocolError(f"the handle names queue {revive_queue} of {self._queues.name}, which does not exist")
-        if revive_ms - now.wall_ms > self._current.config.timer_delay_max_s * 1000:
+        if revive_ms - wall_ms > self._current.config.timer_delay_max_s * 1000:
             raise ProtocolError(f"the handle's time is {revive_ms}, further away than timerMaxDelaySec allows")
         return _Taken(popped, revive_ms, revive_queue)
 
@@ -257,7 +302,7 @@ class Acks(Feature):
 
     def before_commit(self, now: Now) -> None:
         """Append the acknowledgements of this turn, and prepare their responses."""
-        if not self._answers:
+        if not self._answers and not self._taken:
             return
         failure: SendRefused | None = None
         for taken, offsets in self._taken.items():
@@ -279,6 +324,10 @@ class Acks(Feature):
             else:
                 answer = command.answer(ResponseCode.SYSTEM_BUSY, remark=failure.remark)
             self._puts.acks.append((link.number, encode_command(answer), end, waits, 0))
+        for number, answers in self._engine.flush():
+            if failure is not None:
+                answers = recode(answers, ResponseCode.SYSTEM_BUSY, remark=failure.remark)
+            self._puts.acks.append((number, answers, end, waits, 0))
         self._taken.clear()
         self._answers.clear()
 

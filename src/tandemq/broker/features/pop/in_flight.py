@@ -58,6 +58,10 @@ class InFlight:
         found.expire(wall_ms)
         return min(MESSAGES_MAX, max(0, most - len(found.back_ms)))
 
+    def counts(self, group: str) -> bool:
+        """Whether the messages of a group are counted."""
+        return group in self._groups
+
     def next_ms(self, group: str) -> int | None:
         """Return when the next message of a group comes back, ms since 1970; None: none is in flight."""
         found = self._groups.get(group)

@@ -4,10 +4,12 @@ Source: docs/reference/pop.md; RocketMQ PopMessageProcessor.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from struct import Struct
+from typing import NamedTuple
 
 from tandemq.boundary import Buffer, Now
 from tandemq.broker.features.pop.in_flight import InFlight
@@ -20,7 +22,7 @@ from tandemq.broker.kernel.messages.refused import SendRefused
 from tandemq.broker.kernel.pulls import Messages, Pulls
 from tandemq.broker.state.message_type import is_prioritized
 from tandemq.codec.record.record import unpack_head
-from tandemq.engine import RecordChanges, copy_record
+from tandemq.engine import RecordChanges, copy_record, waiting_messages
 from tandemq.errors import OffsetGone, ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.attributes import priority_factor
 from tandemq.model.codes import ResponseCode
@@ -49,6 +51,15 @@ class FoundMessages:
     """Of an ordered pop: how often its messages were handed out before, by queue."""
 
 
+class _Waiting(NamedTuple):
+    """What waits in a topic for a group."""
+
+    kind: TopicKind
+    queues: Mapping[int, ConsumeQueue]
+    messages: Mapping[int, int]
+    """Number of messages behind the group's offset, by queue id; only queues with any."""
+
+
 class PopReader:
     """Reads queues for pops."""
 
@@ -65,13 +76,14 @@ class PopReader:
         self._random = kernel.random
         self._memory_bytes = kernel.machine.memory_bytes
         self._pulls = kernel.features.find(Pulls)
-        self._moved: dict[tuple[str, str, int], int] = {}
-        """Offsets that pops of this turn have moved, by topic, group and queue id; they count from the commit on."""
+        self._moved: dict[tuple[str, str], dict[int, int]] = {}
+        """Offsets that pops of this turn have moved, by topic and group; they count from the commit on."""
 
     def committed(self) -> None:
         """Move the offsets behind what was taken, now that its checkpoints are in the log."""
-        for (topic, group, queue_id), offset in self._moved.items():
-            self._offsets.commit(topic, group, queue_id, offset)
+        for (topic, group), offsets in self._moved.items():
+            for queue_id, offset in offsets.items():
+                self._offsets.commit(topic, group, queue_id, offset)
         self._moved.clear()
 
     def failed(self) -> None:
@@ -83,43 +95,75 @@ class PopReader:
         """Take messages for a request, at most `most`, with checkpoints in a queue of the revive topic; None: look at
         them only."""
         found = FoundMessages(most)
-        places = self._places(request)
-        for kind, topic, queue_id in places:
-            queue = self._store.queues.get((topic, queue_id))
-            if queue is None or queue.max_offset == 0:
-                continue
+        chance = self._random.randrange(100)
+        retry = self._retry_waiting(request, chance)
+        topic = self._waiting(TopicKind.NORMAL, request.topic, request.group)
+        found.rest = sum(retry.messages.values()) + sum(topic.messages.values())
+        for kind, queue, waiting in self._in_order(request, retry, topic, chance):
+            if found.count >= most:
+                break
+            found.rest -= waiting
             try:
                 self._read_queue(request, kind, queue, revive_queue, found, now)
             except SendRefused as refused:
-                log.warning("pop: group=%s topic=%s: no checkpoint: %s", request.group, topic, refused.remark)
+                log.warning("pop: group=%s topic=%s: no checkpoint: %s", request.group, queue.topic, refused.remark)
                 break
             except StoreError as error:
-                log.error("pop: topic=%s queue=%d cannot be read: %s", topic, queue_id, error)
+                log.error("pop: topic=%s queue=%d cannot be read: %s", queue.topic, queue.queue_id, error)
         return found
 
-    def _places(self, request: WaitingRequest) -> list[tuple[TopicKind, str, int]]:
-        """Return the queues that a request reads, in this order."""
-        config, first = self._current.config, self._random.randrange(100)
+    def _retry_waiting(self, request: WaitingRequest, chance: int) -> _Waiting:
+        """Return what waits in a retry topic of a request; if there may be both kinds of them, in one by chance."""
+        config = self._current.config
         kind = TopicKind.RETRY_V2 if config.retry_topic_v2 else TopicKind.RETRY_V1
-        if kind is TopicKind.RETRY_V2 and config.pops_retry_topic_v1 and first % 2 == 0:
+        if kind is TopicKind.RETRY_V2 and config.pops_retry_topic_v1 and chance % 2 == 0:
             kind = TopicKind.RETRY_V1
-        name = pop_retry_topic(request.group, request.topic, kind)
-        retry = self._topics.get(name)
-        retries = [(kind, name, number) for number in range(retry.config.read_queue_nums)] if retry else []
         if request.order:
-            retries = []
+            return _Waiting(kind, {}, {})
+        return self._waiting(kind, pop_retry_topic(request.group, request.topic, kind), request.group)
+
+    def _waiting(self, kind: TopicKind, name: str, group: str) -> _Waiting:
+        """Return the queues of a topic with messages behind the offsets of a group."""
+        topic = self._topics.get(name)
+        if topic is None:
+            return _Waiting(kind, {}, {})
+        number, queues = topic.config.read_queue_nums, topic.queues
+        if len(queues) < number:
+            self._topics.open_queues(topic)
+        offsets = self._offsets.view(name, group)
+        if (moved := self._moved.get((name, group))) is not None:
+            offsets = {**offsets, **moved}
+        return _Waiting(kind, queues, waiting_messages(queues, offsets, number))
+
+    def _in_order(
+        self, request: WaitingRequest, retry: _Waiting, found: _Waiting, chance: int
+    ) -> Iterator[tuple[TopicKind, ConsumeQueue, int]]:
+        """Yield the queues that a request reads, in this order: type of their topic, queue, number of messages.
+
+        `chance`: a random number from 0 to 99.
+        """
+        config = self._current.config
         topic = self._topics.get(request.topic)
-        number = topic.config.read_queue_nums if topic is not None else 0
-        queues = [(TopicKind.NORMAL, request.topic, (first + at) % number) for at in range(number)]
+        retries = [(retry, queue_id) for queue_id in sorted(retry.messages)]
+        listed = sorted(found.messages)
         if request.queue_id != ANY_QUEUE:
-            queues = [(TopicKind.NORMAL, request.topic, request.queue_id)]
-        elif topic is not None and is_prioritized(topic.config) and self._prefers(request, first):
+            listed = [request.queue_id] if request.queue_id in found.messages else []
+        elif topic is not None:
+            at = bisect_left(listed, chance * topic.config.read_queue_nums // 100)
+            listed = listed[at:] + listed[:at]
+        queues = [(found, queue_id) for queue_id in listed]
+        if topic is not None and is_prioritized(topic.config) and self._prefers(request, chance):
             # What came back is older than what is new.
-            return sorted(retries + queues, key=itemgetter(2), reverse=config.priority_ascends)
-        return retries + queues if first < config.pop_from_retry_percent else queues + retries
+            both = sorted(retries + queues, key=itemgetter(1), reverse=config.priority_ascends)
+        else:
+            both = retries + queues if chance < config.pop_from_retry_percent else queues + retries
+        for waiting, queue_id in both:
+            yield waiting.kind, waiting.queues[queue_id], waiting.messages[queue_id]
 
     def _prefers(self, request: WaitingRequest, chance: int) -> bool:
         """Whether a pop prefers the highest priority. `chance`: a random number from 0 to 99."""
+        if request.queue_id != ANY_QUEUE:
+            return False
         group = self._groups.table.get(request.group)
         return not request.order and chance < priority_factor(group.attributes if group is not None else {})
 
@@ -137,9 +181,6 @@ class PopReader:
         place = queue.topic, request.group, queue.queue_id
         if offset >= end or (request.order and self._orders.is_blocked(place, offset, request.attempt_id, now.wall_ms)):
             return
-        if found.count >= found.most:
-            found.rest += end - offset
-            return
         messages = self._examine(queue, offset, end, request, found.most - found.count)
         if revive_queue is None:
             found.buffers += messages.buffers
@@ -149,7 +190,7 @@ class PopReader:
         found.count += messages.number
         found.rest += max(0, end - messages.next_offset)
         if revive_queue is not None and not (request.order and messages.number):
-            self._moved[place] = messages.next_offset
+            self._move(queue, request.group, messages.next_offset)
 
     def _examine(self, queue: ConsumeQueue, offset: int, end: int, request: WaitingRequest, most: int) -> Messages:
         """Read messages from an offset on, several times if those examined do not match."""
@@ -216,17 +257,18 @@ class PopReader:
         found.attempts.append(order_count_info(TopicKind.NORMAL, queue.queue_id, offsets, batch.attempts))
         found.queues.append(PoppedQueue(TopicKind.NORMAL, queue.queue_id, offsets[0], offsets))
         found.buffers += messages.buffers
-        self._moved[place] = offsets[0]
+        self._move(queue, request.group, offsets[0])
         self._pulls.note_sent(request.link, messages)
         self._pulls.counters.note(*place, messages.number, messages.size, messages.next_offset)
+
+    def _move(self, queue: ConsumeQueue, group: str, offset: int) -> None:
+        self._moved.setdefault((queue.topic, group), {})[queue.queue_id] = offset
 
     def _offset(self, request: WaitingRequest, kind: TopicKind, queue: ConsumeQueue, end: int) -> int:
         """Return the queue offset at which a group reads on."""
         place = queue.topic, request.group, queue.queue_id
-        moved = self._moved.get(place)
-        if moved is not None:
-            return moved
-        offset = self._offsets.get(*place)
+        moved = self._moved.get(place[:2], {}).get(queue.queue_id)
+        offset = self._offsets.get(*place) if moved is None else moved
         if offset is not None:
             return offset
         if not request.starts_at_end or kind is not TopicKind.NORMAL or self._is_in_memory(queue):

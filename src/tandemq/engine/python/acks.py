@@ -1,0 +1,40 @@
+"""Acknowledgements of popped messages, which are all left to their handler: it specifies what the engine does."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class AckedPop(Protocol):
+    """What a pop took from one queue, as its handles name it."""
+
+    @property
+    def low(self) -> int:
+        """First queue offset that may be acknowledged."""
+
+    @property
+    def high(self) -> int:
+        """Last one."""
+
+    @property
+    def offsets(self) -> dict[int, None]:
+        """Those acknowledged, to which the engine adds."""
+
+
+Admit = Callable[[str, str, int, str], AckedPop | None]
+"""Returns what (topic, group, queue id, first seven parts of a handle) stand for; None: the handler has to look at
+them."""
+
+
+class AckEngine:
+    """Acknowledgements of one turn: from frames to acknowledged offsets and responses."""
+
+    def __init__(self, admit: Admit) -> None:
+        """Begin. `admit`: asked once for each pop."""
+
+    def take(self, link: int, data: bytes, position: int) -> int:
+        """Take the ordinary acknowledgements from a position on; return that of the first other or incomplete frame."""
+        return position
+
+    def flush(self) -> list[tuple[int, bytes]]:
+        """Return links and their responses to what was taken since the last time, all SUCCESS, and forget it."""
+        return []
