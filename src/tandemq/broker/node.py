@@ -20,7 +20,6 @@ from tandemq.boundary import (
     Turn,
 )
 from tandemq.broker.features.built import FEATURES
-from tandemq.broker.features.pop.acks import Acks
 from tandemq.broker.features.pulls.processor import PullPath
 from tandemq.broker.features.sends.processor import SendPath
 from tandemq.broker.ha import feature as replication
@@ -106,7 +105,7 @@ class Broker:
         self.send, self.pull, self.puts = features.find(SendPath), features.find(PullPath), kernel.puts
         self._peers, self._saver, self._schedule = kernel.peers, kernel.saver, kernel.schedule
         self._budget = TurnBudget(outbox)
-        self._dispatcher = Dispatcher(kernel, self.send, self.pull, features.find(Acks))
+        self._dispatcher = Dispatcher(kernel, self.send, self.pull)
         self.metrics = _metrics(kernel)
         self.faults = 0
         """Connections closed because of errors of our own."""

@@ -13,6 +13,7 @@ from tandemq.broker.kernel.feature import Request
 from tandemq.broker.kernel.guard import RequestGuard
 from tandemq.broker.kernel.housekeeping import Housekeeping
 from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.kernel.pop_acks import PopAcks
 from tandemq.broker.kernel.sends import ENGINE_SENDS
 from tandemq.codec.remoting.frame import RawFrame, decode_command, encode_command
 from tandemq.codec.remoting.header import FORM_JSON
@@ -37,13 +38,6 @@ class FastSends(Protocol):
         """Store the messages accepted since the last time, before anything else is stored."""
 
 
-class FastAcks(Protocol):
-    """Acknowledgements of popped messages that are taken without decoding their headers in Python."""
-
-    def take_ordinary(self, link: Link, data: bytes, position: int, now: Now) -> int:
-        """Accept the ordinary acknowledgements from a position on; return that of the first other frame."""
-
-
 class FastPulls(Protocol):
     """Pulls that are taken from their JSON header."""
 
@@ -54,11 +48,11 @@ class FastPulls(Protocol):
 class Dispatcher:
     """Hands each request to its handler."""
 
-    def __init__(self, kernel: Kernel, sends: FastSends, pulls: FastPulls, acks: FastAcks) -> None:
+    def __init__(self, kernel: Kernel, sends: FastSends, pulls: FastPulls) -> None:
         """Begin. All features have been added to the kernel."""
         self._sends = sends
         self._pulls = pulls
-        self._acks = acks
+        self._acks = kernel.features.find(PopAcks)
         self._requests = kernel.features.requests
         self._housekeeping = kernel.features.find(Housekeeping)
         self._acknowledgements = kernel.features.find(Acknowledgements)

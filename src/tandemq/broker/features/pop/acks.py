@@ -19,6 +19,7 @@ from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.housekeeping import Housekeeping
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.messages.refused import SendRefused
+from tandemq.broker.kernel.pop_acks import PopAcks
 from tandemq.broker.kernel.response import recode
 from tandemq.broker.kernel.serving import Right
 from tandemq.codec.remoting.bodies import decode_body
@@ -53,7 +54,7 @@ class _AdmittedPop(NamedTuple):
     """Those acknowledged in this turn."""
 
 
-class Acks(Feature):
+class Acks(Feature, PopAcks):
     """Take acknowledgements, and changes of invisible times."""
 
     def __init__(
@@ -105,7 +106,7 @@ class Acks(Feature):
     # Many at once.
 
     def take_ordinary(self, link: Link, data: bytes, position: int, now: Now) -> int:
-        """Accept the ordinary acknowledgements from a position on; return that of the first other frame."""
+        """See `PopAcks`."""
         if self._turn.serving.refusal(Right.WRITE) is not None or self._puts.refusal is not None:
             return position
         if self._responses.refusal(link.number) is not None:

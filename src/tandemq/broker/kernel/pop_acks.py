@@ -1,0 +1,14 @@
+"""Interface of the acknowledgements of popped messages for the dispatcher."""
+
+from abc import ABC, abstractmethod
+
+from tandemq.boundary import Now
+from tandemq.broker.kernel.connection import Link
+
+
+class PopAcks(ABC):
+    """Acknowledgements that are taken without decoding their headers in Python."""
+
+    @abstractmethod
+    def take_ordinary(self, link: Link, data: bytes, position: int, now: Now) -> int:
+        """Accept the ordinary acknowledgements from a position on; return that of the first other frame."""
