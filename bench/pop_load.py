@@ -94,9 +94,15 @@ class Popping:
             start = starts[f"{kind} {queue_id}"]
             if self._acks == "batch":
                 handle = Handle(
-                    int(start), int(pop_ms), int(invisible_ms), int(revive_queue), TopicKind(int(kind)), _BROKER,
-                    int(queue_id), 0,
-                )  # fmt: skip
+                    int(start),
+                    int(pop_ms),
+                    int(invisible_ms),
+                    int(revive_queue),
+                    TopicKind(int(kind)),
+                    _BROKER,
+                    int(queue_id),
+                    0,
+                )
                 acked += [AckedMessage(handle._replace(offset=int(offset)), self._topic) for offset in offsets]
             elif self._acks == "each":
                 topic = pop_retry_topic(self._group, self._topic, TopicKind(int(kind)))

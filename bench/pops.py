@@ -105,7 +105,9 @@ def main() -> None:
 
 
 def _print(kinds: list[str], figures: dict[tuple[Cell, str], list[Figure]]) -> None:
-    table = Table("consumers x queues", "broker", "msg/s", "CPU us/msg", "memory MB", "failed", "msg/s ratio", "per core")
+    table = Table(
+        "consumers x queues", "broker", "msg/s", "CPU us/msg", "memory MB", "failed", "msg/s ratio", "per core"
+    )
     for cell in CELLS:
         base: Figure | None = None
         for kind in reversed(kinds):

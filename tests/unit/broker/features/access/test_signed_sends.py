@@ -134,9 +134,17 @@ def takes(data: bytes, sender: SigningUser | None) -> bool:
         target.queues = {queue_id: QueueTail() for queue_id in range(16)}
     engine = SendEngine(topics)
     engine.configure(
-        store_host=HOST, region="", trace_on="true", common_pairs=b"", frame_bytes_max=1 << 24, body_bytes_max=1 << 20,
-        delays_ms=(), broker_name="b", timer_precision_ms=0, timer_delay_max_ms=0,
-    )  # fmt: skip
+        store_host=HOST,
+        region="",
+        trace_on="true",
+        common_pairs=b"",
+        frame_bytes_max=1 << 24,
+        body_bytes_max=1 << 20,
+        delays_ms=(),
+        broker_name="b",
+        timer_precision_ms=0,
+        timer_delay_max_ms=0,
+    )
     engine.begin(0, 1 << 24, 0, 0)
     return engine.take(1, HOST, data, 0, sender) == len(data)
 
