@@ -143,7 +143,7 @@ class Fuzzer:
         room, timers_room = (5_000, 3) if is_limited else (1 << 30, 1 << 30)
         engine.begin(log_end, room, BORN_MS, timers_room, takes_halves=True, takes_ends=True)
         taken = 0
-        sender = self.engine.SigningUser(USER.access_key, USER.secret_key, random.choice((None, {"T", "Wide"})))
+        sender = self.engine.SigningUser(USER.access_key, USER.secret_key, random.choice((None, {"T", "Wide"})), None)
         for frame in self._mutated(ROUND):
             host = HOSTS[len(frame) & 1]
             is_checked = b"AccessKey" in frame

@@ -62,7 +62,7 @@ cdef Py_ssize_t place_bytes(Text handle, Text offset) noexcept:
 cdef class AckEngine:
     cdef object admit
     cdef dict pops
-    cdef Buffer key, last_key, answers
+    cdef Buffer key, last_key, answers, signed
     cdef dict last
     cdef list links
     cdef int64_t answer_link, low, high
@@ -72,12 +72,13 @@ cdef class AckEngine:
         cdef Buffer empty
         empty.data = NULL
         empty.size = empty.room = 0
-        self.key = self.last_key = self.answers = empty
+        self.key = self.last_key = self.answers = self.signed = empty
 
     def __dealloc__(self):
         PyMem_Free(self.key.data)
         PyMem_Free(self.last_key.data)
         PyMem_Free(self.answers.data)
+        PyMem_Free(self.signed.data)
 
     def __init__(self, admit):
         self.admit = admit
@@ -90,7 +91,7 @@ cdef class AckEngine:
         self.answer_start = 0
         keep_small(&self.answers)
 
-    def take(self, int64_t link, bytes data, Py_ssize_t at):
+    def take(self, int64_t link, bytes data, Py_ssize_t at, SigningUser sender=None):
         cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef uint64_t length, header_bytes
@@ -107,13 +108,15 @@ cdef class AckEngine:
                 break
             if header_bytes > HEADER_BYTES_MAX or not read_ack(raw + at + 8, header_bytes, &header, &ack):
                 break
-            if not self.take_one(&ack):
+            if sender is not None and not has_signed(sender, &listed, NULL, 0, &self.signed):
+                break
+            if not self.take_one(&ack, sender):
                 break
             self.answer(link, &header)
             at += 4 + length
         return at
 
-    cdef int take_one(self, AckText *ack) except -1:
+    cdef int take_one(self, AckText *ack, SigningUser sender) except -1:
         cdef int64_t queue_id, offset
         cdef Py_ssize_t place = place_bytes(ack.handle, ack.offset)
         cdef Buffer *key = &self.key
@@ -131,17 +134,21 @@ cdef class AckEngine:
         append_number(key, queue_id)
         append(key, b"\0", 1)
         append(key, ack.handle.data, place)
+        if sender is not None:
+            append(key, b"\0", 1)
+            append(key, PyBytes_AS_STRING(sender.encoded_key), PyBytes_GET_SIZE(sender.encoded_key))
         if self.last is None or not is_named(
             key.data, key.size, <const char *>self.last_key.data, self.last_key.size
         ):
             name = taken(key, 0)
             found = PyDict_GetItem(self.pops, name)
             if found == NULL:
+                topic = PyUnicode_DecodeUTF8(<char *>ack.topic.data, ack.topic.size, "strict")
+                group = PyUnicode_DecodeUTF8(<char *>ack.group.data, ack.group.size, "strict")
+                if sender is not None and sender.pops is not None and (group, topic) not in sender.pops:
+                    return 0
                 admitted = self.admit(
-                    PyUnicode_DecodeUTF8(<char *>ack.topic.data, ack.topic.size, "strict"),
-                    PyUnicode_DecodeUTF8(<char *>ack.group.data, ack.group.size, "strict"),
-                    queue_id,
-                    PyUnicode_DecodeUTF8(<char *>ack.handle.data, place, "strict"),
+                    topic, group, queue_id, PyUnicode_DecodeUTF8(<char *>ack.handle.data, place, "strict")
                 )
                 if admitted is None:
                     return 0

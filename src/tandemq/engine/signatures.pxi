@@ -21,17 +21,19 @@ cdef struct Listed:
 cdef class SigningUser:
     cdef readonly str access_key
     cdef readonly object topics
+    cdef readonly object pops
     cdef bytes encoded_key
     cdef uint32_t inner[5]  # hashes of the first block of the HMAC, inside and outside
     cdef uint32_t outer[5]
 
-    def __init__(self, str access_key, str secret_key, topics):
+    def __init__(self, str access_key, str secret_key, topics, pops):
         cdef bytes key = secret_key.encode()
         cdef unsigned char block[KEY_BLOCK_BYTES]
         cdef int at
         self.access_key = access_key
         self.encoded_key = access_key.encode()
         self.topics = topics
+        self.pops = pops
         memset(block, 0, KEY_BLOCK_BYTES)
         if len(key) > KEY_BLOCK_BYTES:
             sha1_finish(sha1_begin, 0, <Bytes>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), block)

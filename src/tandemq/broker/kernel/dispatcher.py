@@ -95,9 +95,12 @@ class Dispatcher:
     def _take_acks(self, link: Link, frame: RawFrame, data: bytes, position: int, now: Now) -> int:
         """Accept the ordinary acknowledgements from a position on, where a frame begins; return the end of the last."""
         form, header, _ = frame
-        if form != FORM_JSON or _ACK_CODE not in header or self._guard.is_on:
+        if form != FORM_JSON or _ACK_CODE not in header:
             return position
-        return self._acks.take_ordinary(link, data, position, now)
+        if not self._guard.is_on:
+            return self._acks.take_ordinary(link, data, position, now)
+        sender = self._guard.sender(link)
+        return position if sender is None else self._acks.take_ordinary(link, data, position, now, sender)
 
     def _refusal(self, link: Link, command: Command, now: Now) -> str | None:
         """Return why a client may not send a request."""

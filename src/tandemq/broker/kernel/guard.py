@@ -21,7 +21,7 @@ class RequestGuard(ABC):
 
     @abstractmethod
     def sender(self, link: Link) -> SigningUser | None:
-        """Return the user whose signed sends on a connection need no question; None: there is none."""
+        """Return the user of a connection whose signatures and rights the engine may check; None: there is none."""
 
     @abstractmethod
     def refusal(self, link: Link, command: Command, now: Now) -> str | None:

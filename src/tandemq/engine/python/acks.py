@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from tandemq.engine.python.signatures import SigningUser
+
 
 class AckedPop(Protocol):
     """What a pop took from one queue, as its handles name it."""
@@ -31,8 +33,11 @@ class AckEngine:
     def __init__(self, admit: Admit) -> None:
         """Begin. `admit`: asked once for each pop."""
 
-    def take(self, link: int, data: bytes, position: int) -> int:
-        """Take the ordinary acknowledgements from a position on; return that of the first other or incomplete frame."""
+    def take(self, link: int, data: bytes, position: int, sender: SigningUser | None = None) -> int:
+        """Take the ordinary acknowledgements from a position on; return that of the first other or incomplete frame.
+
+        `sender`: the user that has to have signed them, and may acknowledge them; None: no user is needed.
+        """
         return position
 
     def flush(self) -> list[tuple[int, bytes]]:

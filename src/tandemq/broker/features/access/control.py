@@ -46,8 +46,8 @@ from tandemq.refusals import Refusals
 from tandemq.telemetry.families import Batch, Source, Values, counter
 
 log = logging.getLogger(__name__)
-TOPICS_KEPT_MAX = 1_024
-"""Maximum number of topics remembered for the sends of a connection."""
+GRANTS_KEPT_MAX = 1_024
+"""Maximum number of rights remembered for the user of a connection."""
 OFFSET_DIGITS = 19
 """Digits of the least number that is no log offset."""
 NOT_AUTHENTICATED = "authentication failed: the user, or the signature, is missing or wrong"
@@ -74,7 +74,7 @@ class AccessControl(Feature, RequestGuard):
         self._links: dict[str, set[int]] = {}
         """Connections of the users whose number of connections is limited."""
         self._senders: dict[int, SigningUser] = {}
-        """Users whose last request on a connection was a send that they may send. Forgotten with each change."""
+        """Users of connections, with rights that they were found to have. Forgotten with each change."""
         self._generations = (0, 0)
         """Of the table and the files, to which `_senders` belongs."""
         self._refusals = Refusals()
@@ -177,8 +177,7 @@ class AccessControl(Feature, RequestGuard):
         if full is not None:
             return self._refuse(link, command, "connections", full, now)
         if user.is_super or not self._checks_rights or self._is_white(address, user):
-            if command.code in ENGINE_SENDS:
-                self._note_sender(link.number, user, None)
+            self._remember(link.number, user, command, None)
             return None
         try:
             needs = self._needs(command)
@@ -193,8 +192,7 @@ class AccessControl(Feature, RequestGuard):
                 why = "no matched policies" if decision is None else "the decision is deny"
                 text = f"User:{user.username} has no permission to access {need} from {address}, {why}."
                 return self._refuse(link, command, "authorization", text, now)
-        if command.code in ENGINE_SENDS and len(needs) == 1 and needs[0].kind is ResourceKind.TOPIC:
-            self._note_sender(link.number, user, needs[0].name)
+        self._remember(link.number, user, command, needs)
         return None
 
     def sender(self, link: Link) -> SigningUser | None:
@@ -206,18 +204,27 @@ class AccessControl(Feature, RequestGuard):
         found = self._senders.get(link.number)
         return found if found is not None and self._limit(link, found.access_key) is None else None
 
-    def _note_sender(self, link: int, user: AclUser, topic: str | None) -> None:
-        """Remember that a user may send to a topic on a connection; None: to all."""
+    def _remember(self, link: int, user: AclUser, command: Command, needs: list[Need] | None) -> None:
+        """Remember what a user may do on a connection, for requests that the engine takes. `needs` None: everything."""
+        if command.code not in ENGINE_SENDS and command.code != Code.ACK_MESSAGE:
+            return
         if user.username.startswith(RESERVED_PREFIX):  # its key may be withdrawn without a change of a table
             return
         sender = self._senders.get(link)
         if sender is None or sender.access_key != user.username:
-            topics = None if topic is None else {topic}
-            self._senders[link] = SigningUser(user.username, user.password, topics)
-        elif topic is not None and sender.topics is not None:
-            if len(sender.topics) >= TOPICS_KEPT_MAX:
-                sender.topics.clear()
-            sender.topics.add(topic)
+            every = needs is None
+            topics: set[str] | None = None if every else set()
+            pops: set[tuple[str, str]] | None = None if every else set()
+            sender = self._senders[link] = SigningUser(user.username, user.password, topics, pops)
+        if needs is None or sender.topics is None or sender.pops is None:
+            return
+        if len(sender.topics) + len(sender.pops) >= GRANTS_KEPT_MAX:
+            sender.topics.clear()
+            sender.pops.clear()
+        if command.code == Code.ACK_MESSAGE:
+            sender.pops.add((command.fields["consumerGroup"], command.fields["topic"]))
+        elif len(needs) == 1 and needs[0].kind is ResourceKind.TOPIC:
+            sender.topics.add(needs[0].name)
 
     def _limit(self, link: Link, user: str) -> str | None:
         """Have the sends of a connection count for a user; return why it may not have the connection."""

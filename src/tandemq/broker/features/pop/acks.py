@@ -26,7 +26,7 @@ from tandemq.codec.remoting.bodies import decode_body
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.pops import AckEntry, BatchAckBody, acked_offsets
 from tandemq.codec.remoting.requests import AckFields, read_fields
-from tandemq.engine import AckEngine
+from tandemq.engine import AckEngine, SigningUser
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -105,14 +105,14 @@ class Acks(Feature, PopAcks):
 
     # Many at once.
 
-    def take_ordinary(self, link: Link, data: bytes, position: int, now: Now) -> int:
+    def take_ordinary(self, link: Link, data: bytes, position: int, now: Now, sender: SigningUser | None = None) -> int:
         """See `PopAcks`."""
         if self._turn.serving.refusal(Right.WRITE) is not None or self._puts.refusal is not None:
             return position
         if self._responses.refusal(link.number) is not None:
             return position
         self._now_ms = now.wall_ms
-        return self._engine.take(link.number, data, position)
+        return self._engine.take(link.number, data, position, sender)
 
     def _admit(self, topic: str, group: str, queue_id: int, place: str) -> _AdmittedPop | None:
         """Return what the first seven parts of a handle stand for; None if its requests have to be decoded."""
