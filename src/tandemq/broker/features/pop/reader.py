@@ -7,7 +7,6 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
 
@@ -144,21 +143,22 @@ class PopReader:
         """
         config = self._current.config
         topic = self._topics.get(request.topic)
-        retries = [(retry, queue_id) for queue_id in sorted(retry.messages)]
-        listed = sorted(found.messages)
+        retries, queues = sorted(retry.messages), sorted(found.messages)
         if request.queue_id != ANY_QUEUE:
-            listed = [request.queue_id] if request.queue_id in found.messages else []
+            queues = [request.queue_id] if request.queue_id in found.messages else []
         elif topic is not None:
-            at = bisect_left(listed, chance * topic.config.read_queue_nums // 100)
-            listed = listed[at:] + listed[:at]
-        queues = [(found, queue_id) for queue_id in listed]
+            at = bisect_left(queues, chance * topic.config.read_queue_nums // 100)
+            queues = queues[at:] + queues[:at]
+        parts = [(retry, retries), (found, queues)]
         if topic is not None and is_prioritized(topic.config) and self._prefers(request, chance):
             # What came back is older than what is new.
-            both = sorted(retries + queues, key=itemgetter(1), reverse=config.priority_ascends)
-        else:
-            both = retries + queues if chance < config.pop_from_retry_percent else queues + retries
-        for waiting, queue_id in both:
-            yield waiting.kind, waiting.queues[queue_id], waiting.messages[queue_id]
+            order = sorted({*retries, *queues}, reverse=config.priority_ascends)
+            parts = [(part, [number]) for number in order for part in (retry, found) if number in part.messages]
+        elif chance >= config.pop_from_retry_percent:
+            parts.reverse()
+        for part, numbers in parts:
+            for number in numbers:
+                yield part.kind, part.queues[number], part.messages[number]
 
     def _prefers(self, request: WaitingRequest, chance: int) -> bool:
         """Whether a pop prefers the highest priority. `chance`: a random number from 0 to 99."""
