@@ -113,6 +113,31 @@ def test_time_of_a_message_can_be_changed(broker: Harness) -> None:
     assert bodies(pop_all(broker)) == [far.body]
 
 
+def test_message_that_was_put_off_comes_back_without_one_more_attempt(broker: Harness) -> None:
+    group = b'{"groupName":"%s","retryMaxTimes":0}' % GROUP.encode()
+    broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+    send(broker, 1)
+    (taken,) = pop(broker)
+    put_off = taken.fields | {"invisibleTime": 3_000, "suspend": "true"}
+    assert broker.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, put_off).code == ResponseCode.SUCCESS
+    broker.pass_time(6_000)
+    (again,) = pop(broker)
+    assert (again.message.reconsume_times, again.handle.kind) == (0, TopicKind.RETRY_V1)
+    broker.pass_time(13_000)
+    assert pop(broker) == [], "no further attempt is allowed"
+
+
+def test_start_says_that_checkpoints_of_a_java_broker_are_in_a_kv_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Harness(tmp_path)
+    assert "kvStore" not in caplog.text
+    (tmp_path / "kvStore").mkdir()
+    (tmp_path / "kvStore" / "CURRENT").touch()
+    broker.restart()
+    assert "kvStore/ has checkpoints of a Java broker" in caplog.text
+
+
 def test_old_handle_does_not_acknowledge_after_a_change(broker: Harness) -> None:
     send(broker, 1)
     (taken,) = pop(broker)
