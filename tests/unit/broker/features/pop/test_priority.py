@@ -137,7 +137,8 @@ def test_a_message_of_another_type_loses_its_priority(broker: Harness, propertie
 
 def test_priority_chooses_the_queue_in_topics_of_every_type(broker: Harness) -> None:
     create(broker, 4, "NORMAL")
-    assert send_with(broker, {PRIORITY: "2"}).fields["queueId"] == "2"
+    for text in ("2", "+2", "002"):
+        assert send_with(broker, {PRIORITY: text}).fields["queueId"] == "2"
 
 
 def test_topic_of_this_type_takes_these_messages_alone_if_types_are_checked(tmp_path: Path) -> None:
