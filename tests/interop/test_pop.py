@@ -22,6 +22,7 @@ from tests.interop.peers import (
 )
 from tests.interop.pops import Popper
 from tests.interop.wire import wait_topic
+from tests.spec import spec
 
 POPPING = ("5.3.3", NEWEST_VERSION)
 """Versions with POP."""
@@ -51,6 +52,7 @@ def produce(java: JavaDriver, prefix: str) -> list[str]:
     return [f"{prefix}-{number}" for number in range(COUNT)]
 
 
+@spec("K01")
 @pytest.mark.parametrize(
     ("kind", "version"), [*(("ours", version) for version in POPPING), *((version, version) for version in POPPING)]
 )
@@ -77,6 +79,7 @@ def test_push_consumer_pops_each_message_and_again_after_a_failure(
         assert sorted(event["reconsumeTimes"] for event in found) == COUNT * [0] + COUNT * [1]
 
 
+@spec("K02")
 @pytest.mark.parametrize("version", POPPING)
 @pytest.mark.parametrize("way", ["to Java", "from Java", "between Java brokers"])
 def test_popped_messages_in_flight_survive_a_change_of_the_broker(
@@ -113,6 +116,7 @@ def test_popped_messages_in_flight_survive_a_change_of_the_broker(
         assert len(set(before) & set(found)) <= 2, "acknowledgements of the last messages may not have been sent"
 
 
+@spec("K02")
 @pytest.mark.parametrize("version", POPPING)
 @pytest.mark.parametrize("way", ["to Java", "from Java", "between Java brokers"])
 def test_ordered_batches_and_messages_put_off_survive_a_change_of_the_broker(

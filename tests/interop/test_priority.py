@@ -15,6 +15,7 @@ from tests.interop.peers import NEWEST_VERSION, SMALL_STORE, broker, name_server
 from tests.interop.pops import Popper
 from tests.interop.wire import ask
 from tests.request_fields import topic_fields
+from tests.spec import spec
 
 QUEUES = 4
 GROUPS = {"first": None, "second": None, "never": "0", "lowest": None}
@@ -117,6 +118,7 @@ def note(kind: str, directory: Path) -> Notes:
         )
 
 
+@spec("K05")
 def test_priorities_are_those_of_a_java_broker(tmp_path: Path) -> None:
     ours, java = note("ours", tmp_path / "ours"), note(NEWEST_VERSION, tmp_path / "java")
     assert ours.sent["PRIORITY"][:6] == [(0, queue) for queue in ("0", "3", "1", "2", "3", "3")]

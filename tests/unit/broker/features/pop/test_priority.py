@@ -9,6 +9,7 @@ from tandemq.model.command import Command
 from tandemq.model.message import DELAY, PRIORITY, SHARDING_KEY
 from tandemq.model.pop import TopicKind, pop_retry_topic
 from tests.request_fields import topic_fields
+from tests.spec import spec
 from tests.unit.broker.features.pop.consumer import GROUP, TOPIC, ack, bodies, pop
 from tests.unit.broker.harness import Harness, send_fields
 
@@ -54,6 +55,7 @@ def one_by_one(broker: Harness, number: int) -> list[bytes]:
     return [pop(broker, maxMsgNums=1)[0].body for _ in range(number)]
 
 
+@spec("K05")
 def test_higher_priorities_are_popped_first_whatever_the_order_of_sends(broker: Harness) -> None:
     send(broker, 0, 3, 1, 2, 3, 0, 9)
     assert one_by_one(broker, 7) == [b"3", b"3", b"9", b"2", b"1", b"0", b"0"]
@@ -66,6 +68,7 @@ def test_one_pop_takes_the_highest_priorities_first(broker: Harness) -> None:
     assert {message.body for message in pop(broker, maxMsgNums=3)} == {b"1", b"0"}
 
 
+@spec("K05")
 def test_message_that_comes_back_keeps_its_priority(broker: Harness) -> None:
     send(broker, 3, 1)
     assert one_by_one(broker, 2) == [b"3", b"1"]
