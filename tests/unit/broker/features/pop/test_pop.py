@@ -132,6 +132,16 @@ def test_message_that_was_put_off_comes_back_without_one_more_attempt(broker: Ha
     assert pop(broker) == [], "no further attempt is allowed"
 
 
+def test_message_that_was_delayed_comes_back_without_another_delay(broker: Harness) -> None:
+    broker.send(TOPIC, b"later", DELAY="5")
+    broker.pass_time(61_000)
+    (taken,) = pop(broker, invisibleTime=3_000)
+    broker.pass_time(6_000)
+    (again,) = pop(broker)
+    assert (taken.message.properties["DELAY"], again.message.properties["DELAY"]) == ("5", "5")
+    assert again.message.reconsume_times == 1
+
+
 def test_start_says_that_checkpoints_of_a_java_broker_are_in_a_kv_store(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
