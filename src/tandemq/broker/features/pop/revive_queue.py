@@ -41,7 +41,7 @@ class ReviveQueues:
         if kernel.disk.list(KV_STORE):
             log.warning(
                 "pop: %s/ has checkpoints of a Java broker (popConsumerKVServiceEnable), which are not read: what is "
-                "in flight there does not come back; POP_ROLLBACK (200056) at the Java broker moves it to the log",
+                "in flight there may not come back; POP_ROLLBACK (200056) at the Java broker moves it to the log",
                 KV_STORE,
             )
 
