@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "docs" / "internals" / "requirements.md"
 
-ROW_ID = re.compile(r"[RMHTWFVGPOSLC]\d\d")
+ROW_ID = re.compile(r"[RMHTWFVGPOSLCKXAQ]\d\d")
 _LINK = re.compile(r"\]\(([^)#]+\.md)(?:#[^)]*)?\)")
 
 Test = TypeVar("Test", bound=Callable[..., Any])

@@ -21,6 +21,7 @@ from tests.interop.grpc_clients import CAN_PUSH, CAN_RECALL, LANGUAGES, GrpcClie
 from tests.interop.grpc_stacks import GrpcClients, Stack, stack
 from tests.interop.java import wait_until
 from tests.samples import slow
+from tests.spec import spec
 
 OURS = ("ours", "ours")
 JAVA_BEFORE_OURS = ("5.3.3", "ours")
@@ -101,6 +102,7 @@ def client(language: str, place: Stack, stacks: Stacks) -> Iterator[GrpcClient]:
     found.close_all()
 
 
+@spec("X05")
 @every_client
 def test_messages_arrive_as_sent(place: Stack, client: GrpcClient) -> None:
     topic, group = place.topic(), place.group()
@@ -196,6 +198,7 @@ def test_simple_consumer_gets_next_message_of_a_queue_after_acknowledgement(plac
     assert bodies(consumer.receive_all(2)) == ["o-1", "o-2"]
 
 
+@spec("X05")
 @every_client
 def test_delayed_message_is_delivered_at_its_time(place: Stack, client: GrpcClient) -> None:
     topic, group = place.topic("DELAY"), place.group()

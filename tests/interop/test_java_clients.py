@@ -312,6 +312,7 @@ def test_java_delayed_message_comes_after_its_delay_and_not_before(java: JavaDri
         for event in messages(events):
             delay_ms = {"one": 1000, "two": 2000}[event["body"].split("-")[0]]
             assert delay_ms <= event["storeTimestamp"] - event["bornTimestamp"] <= delay_ms + 2000, event
+            assert event["properties"]["DELAY"] == str(delay_ms // 1000)
 
     def came_at_once(events: Events) -> None:
         messages(events)[0]["storeTimestamp"] = messages(events)[0]["bornTimestamp"] + 5

@@ -13,6 +13,7 @@ from tandemq import ConsumeFrom, Message, PopConsumer, PoppedMessage, Producer, 
 from tests.interop.java import PATIENCE, JavaBroker, JavaNameServer
 from tests.interop.peers import NEWEST_VERSION
 from tests.interop.wire import wait_registered
+from tests.spec import spec
 
 T = TypeVar("T")
 FIRST = ConsumeFrom.FIRST
@@ -65,6 +66,7 @@ async def take(consumer: PopConsumer, count: int) -> list[PoppedMessage]:
     return found
 
 
+@spec("K01")
 def test_members_share_the_messages_and_each_comes_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "tandemq.client")
 
@@ -136,6 +138,7 @@ def test_time_is_renewed_for_a_handler_and_changed_on_demand(cluster: Cluster) -
     run(story())
 
 
+@spec("K03")
 def test_ordered_messages_come_in_order_also_after_a_failure(cluster: Cluster) -> None:
     async def story() -> None:
         async with Producer(cluster.names, group="p") as producer:

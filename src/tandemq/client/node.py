@@ -286,6 +286,7 @@ class ClientNode:
         )
         consumer.on_subscribed = self.send_heartbeats
         self.routes.on_change.append(consumer.route_changed)
+        self.routes.takes_static = True
         self._poppers[options.group] = consumer
         return consumer
 

@@ -18,6 +18,7 @@ from tandemq.codec.http2.frames import (
     window_update_frame,
 )
 from tandemq.grpc.server import CHECK_EVERY_MS, TAKE_MS_MAX, Call, GrpcServer, GrpcStatus, Method
+from tests.spec import spec
 from tests.unit.grpc.raw import frames_of, message_of
 
 SEEDS = range(60)
@@ -145,6 +146,7 @@ def _mutated(random: Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
+@spec("X04")
 @pytest.mark.parametrize("mutation", [0.0, 0.01, 0.2])
 def test_any_frames_leave_the_server_in_order(mutation: float) -> None:
     ends = 0
@@ -199,6 +201,7 @@ def _check_output(sent: bytes) -> None:
             ended.add(each.stream)
 
 
+@spec("X04")
 def test_random_bytes_end_the_connection() -> None:
     for seed in range(300):
         random = Random(seed)

@@ -27,6 +27,7 @@ from tandemq.grpc.server import (
     GrpcStatus,
     Method,
 )
+from tests.spec import spec
 from tests.unit.grpc.peer import LINK, Joined
 from tests.unit.grpc.raw import block_of, message_of, request, steps_of
 
@@ -104,6 +105,7 @@ class Crowd:
 # Open calls.
 
 
+@spec("X04")
 def test_unfinished_requests_of_some_clients_do_not_keep_others_from_sending() -> None:
     crowd = Crowd(Handlers(), 20, open_max=1_000_000)
     for link in range(1, 20):
@@ -212,6 +214,7 @@ def test_compressed_messages_may_have_the_size_that_others_may_have() -> None:
 # Answers that are not taken.
 
 
+@spec("X04")
 def test_answers_that_clients_leave_are_bounded_over_all_connections() -> None:
     handlers = Handlers()
     server = GrpcServer(handlers.methods, 1 << 20, 1 << 22, 1_000_000)

@@ -9,6 +9,7 @@ from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.proxy.access import KEPT_MS, NEEDS, NOT_AUTHENTICATED
 from tandemq.proxy.protocol import messaging_pb2 as pb
+from tests.spec import spec
 from tests.unit.proxy.cluster import Client, ProxyCluster, code, message, resource
 
 ROOT = Credentials("root", "root-key")
@@ -50,6 +51,7 @@ def cluster() -> Guarded:
     return Guarded()
 
 
+@spec("A01")
 def test_each_method_says_what_it_needs() -> None:
     methods = pb.DESCRIPTOR.services_by_name["MessagingService"].methods
     unserved = {"PullMessage", "UpdateOffset", "GetOffset", "QueryOffset", "Telemetry"}
@@ -57,6 +59,7 @@ def test_each_method_says_what_it_needs() -> None:
     assert {kind.DESCRIPTOR.full_name for kind in NEEDS} == served | {pb.Settings.DESCRIPTOR.full_name}
 
 
+@spec("A01")
 def test_calls_without_a_valid_signature_are_refused_alike(cluster: Guarded) -> None:
     for user in (None, Credentials("alice", "wrong"), Credentials("nobody", "x")):
         client = cluster.as_user(user)

@@ -5,6 +5,7 @@ from tandemq.grpc.server import GrpcStatus
 from tandemq.proxy.clients import BACKOFF_S, DELAY_MS_MAX, EXPIRE_MS
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.service import CLIENT_ID, NAME
+from tests.spec import spec
 from tests.unit.proxy.cluster import Client, ProxyCluster, code, message, resource
 
 OK, INVALID_ARGUMENT = 0, 3
@@ -279,6 +280,7 @@ def closed(call: ClientCall) -> bool:
     return call.status is not None
 
 
+@spec("X03")
 def test_a_killed_proxy_leaves_its_polls_messages_to_others() -> None:
     cluster, client = begun(proxies=2)
     waiting = client.receiving("G", "T", poll_ms=20_000)

@@ -19,6 +19,7 @@ from tandemq.proxy.messages import (
 )
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.status import CallRefused
+from tests.spec import spec
 from tests.unit.proxy.cluster import duration, message, resource
 
 PEER = "10.0.8.1:4000"
@@ -62,6 +63,7 @@ def round_trip(given: pb.Message) -> pb.Message:
     return received(stored(decode_properties(prepared.properties), body=prepared.body), resource("T"), "h", 3)
 
 
+@spec("X01")
 def test_all_that_a_client_gives_a_message_comes_back() -> None:
     given = message(
         "T",
@@ -89,6 +91,7 @@ def test_all_that_a_client_gives_a_message_comes_back() -> None:
     assert not system.HasField("message_group") and not system.HasField("delivery_timestamp")
 
 
+@spec("X01")
 def test_what_a_type_needs_comes_back() -> None:
     cases: dict[pb.MessageType, dict[str, Any]] = {
         pb.MessageType.FIFO: {"message_group": "g-1"},
@@ -134,6 +137,7 @@ def test_a_type_that_is_not_asked_for_counts_as_none() -> None:
     assert "TAGS" not in properties_of(message("T", tag=""))
 
 
+@spec("X01")
 def test_invalid_messages_are_refused_with_the_code_of_the_fault() -> None:
     lone = {f"n{number}": "v" for number in range(PROPERTIES_MAX + 1)}
     cases: dict[str, list[pb.Message]] = {

@@ -12,6 +12,7 @@ from tandemq.proxy import receiving
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.receiving import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, parse_pop
 from tandemq.proxy.status import CallRefused
+from tests.spec import spec
 from tests.unit.proxy.cluster import Client, ProxyCluster, code, message, receive_request, resource
 
 
@@ -166,6 +167,7 @@ def test_the_queue_that_a_client_names_does_not_matter() -> None:
     assert len(client.receive("G", "T", queue_id=3).messages) == 8
 
 
+@spec("X02")
 def test_messages_come_again_with_the_next_attempt() -> None:
     cluster, client = begun(b"1")
     first = client.receive("G", "T", invisible_ms=10_000)
@@ -181,6 +183,7 @@ def test_messages_come_again_with_the_next_attempt() -> None:
     assert client.receive("G", "T").code == "MESSAGE_NOT_FOUND"
 
 
+@spec("X02")
 def test_a_message_whose_attempts_are_used_up_is_a_dead_letter() -> None:
     cluster, client = begun(b"1")
     cluster.group("G", retries=1)
@@ -280,6 +283,7 @@ def test_messages_of_a_call_that_the_client_gave_up_come_to_others_soon() -> Non
     assert cluster.broker.node is not None
 
 
+@spec("X02")
 def test_messages_of_a_lost_connection_come_to_others_soon() -> None:
     cluster, client = begun()
     waiting = client.receiving("G", "T", poll_ms=20_000, is_renewed=True)
@@ -391,6 +395,7 @@ def test_a_poll_outlives_a_restart_of_the_master() -> None:
     assert cluster.world.now_us - start_us < 10_500_000, "a second attempt has the rest of the time"
 
 
+@spec("X03")
 def test_popped_messages_survive_a_restart_of_the_master() -> None:
     cluster, client = begun(b"1", b"2")
     found = client.receive("G", "T", invisible_ms=20_000)

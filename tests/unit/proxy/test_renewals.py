@@ -10,6 +10,7 @@ from tandemq.proxy import renewals
 from tandemq.proxy.clients import EXPIRE_MS
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.renewals import RENEW_BEFORE_MS, RENEW_EVERY_MS
+from tests.spec import spec
 from tests.unit.proxy.cluster import Client, ProxyCluster, Stream, ack_request, code, message, resource
 
 BEAT_MS = 10_000
@@ -56,6 +57,7 @@ def terminate(client: Client) -> str:
     return code(client.call("NotifyClientTermination", request, pb.NotifyClientTerminationResponse).status)
 
 
+@spec("X02")
 def test_a_message_stays_invisible_while_its_client_lives() -> None:
     consuming = Consuming(b"1", b"2")
     assert consuming.handles == 2

@@ -9,6 +9,7 @@ from tandemq.proxy.messages import BODY_BYTES_MAX
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.sending import BODIES_BYTES_MAX, MESSAGES_MAX, queue_index
 from tandemq.proxy.status import OF_SENDS
+from tests.spec import spec
 from tests.unit.proxy.cluster import ProxyCluster, code, message, resource
 
 
@@ -250,6 +251,7 @@ def test_a_message_stored_less_safely_is_no_success() -> None:
     assert not response.entries[0].message_id
 
 
+@spec("X03")
 def test_one_brokers_death_costs_no_message() -> None:
     cluster = ProxyCluster(groups=2)
     cluster.topic("T")

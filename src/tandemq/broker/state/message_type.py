@@ -36,7 +36,7 @@ def message_type(properties: Mapping[str, str]) -> str:
 
 def priority_of(properties: Mapping[str, str]) -> int | None:
     """Return the priority of a message, 0 or more; None if it has none."""
-    text = properties.get(names.PRIORITY, "")
+    text = properties.get(names.PRIORITY, "").removeprefix("+")  # as Java reads numbers
     is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(INT32_MAX))
     return int(text) if is_number and int(text) <= INT32_MAX else None
 

@@ -81,7 +81,7 @@ class PopConsumer(MessageConsumer[PopConsumerCore, PoppedMessage]):
         Raises:
             ConfigError: an address, a topic or an expression is invalid.
             NetworkError: no name server responds within `start_timeout_ms`.
-            RemoteError: the server at the address is not a name server, or a topic is static.
+            RemoteError: the server at the address is not a name server.
             LocalError: it is started already.
         """
         shell = self._open()
@@ -105,7 +105,6 @@ class PopConsumer(MessageConsumer[PopConsumerCore, PoppedMessage]):
 
         Raises:
             ConfigError: the topic or the expression is invalid, or the broker does not filter by expressions.
-            RemoteError: the topic is static.
         """
         shell, core = self._running()
         make_pop_subscription(topic, expression, 0)

@@ -161,8 +161,13 @@ class TopicRoute:
         return group.members if group is not None else {}
 
 
-def decode_route(topic: str, body: bytes) -> TopicRoute:
+def decode_route(topic: str, body: bytes, *, takes_static: bool = False) -> TopicRoute:
     """Decode the body of a name server's response.
+
+    Args:
+        topic: of the route.
+        body: of the response.
+        takes_static: whether the queues of brokers are wanted of a static topic, too.
 
     Raises:
         ProtocolError: the body is not a route.
@@ -170,7 +175,7 @@ def decode_route(topic: str, body: bytes) -> TopicRoute:
     """
     try:
         raw = loads(body, is_trusted=True)
-        if raw.get("topicQueueMappingByBroker"):
+        if raw.get("topicQueueMappingByBroker") and not takes_static:
             raise RemoteError(
                 f"topic {topic} is static, this client has no logical queues",
                 hint="use RocketMQ's Java client 5 or mqadmin for it, or an ordinary topic",
@@ -241,6 +246,8 @@ class Routes:
         """Topics whose refreshes have changed nothing so far."""
         self._is_refreshing = False
         self._name_server = 0
+        self.takes_static = False
+        """Whether static topics are taken: a pop reads the queues of a broker, whatever their logical queues are."""
         self.version = 0
         """Incremented with each changed route or broker group."""
         self.on_change: list[Callable[[TopicRoute, Now], None]] = []
@@ -458,7 +465,7 @@ class Routes:
             raise RemoteError(f"{address} is not a name server; is it a broker?", hint=WHERE, code=answer.code)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer)
-        route = decode_route(topic, answer.body)
+        route = decode_route(topic, answer.body, takes_static=self.takes_static)
         self._apply(route, (yield from current_time()))
         return route
 

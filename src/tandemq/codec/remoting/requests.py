@@ -229,7 +229,7 @@ class PollingInfoFields(msgspec.Struct, rename="camel"):
 
 
 class AckFields(msgspec.Struct, rename="camel", gc=False):
-    """ACK_MESSAGE (200051), and CHANGE_MESSAGE_INVISIBLETIME (200053), which has the last field."""
+    """ACK_MESSAGE (200051), and CHANGE_MESSAGE_INVISIBLETIME (200053), which has the last two fields."""
 
     consumer_group: str
     topic: str
@@ -237,6 +237,7 @@ class AckFields(msgspec.Struct, rename="camel", gc=False):
     extra_info: str
     offset: Int64
     invisible_time: Int64 = -1
+    suspend: str = "false"
 
 
 class GroupFields(msgspec.Struct, rename="camel"):

@@ -8,17 +8,22 @@ from secrets import token_hex
 import pytest
 
 from tandemq.client.aio.admin import Admin
+from tandemq.client.aio.pop_consumer import PopConsumer
 from tandemq.client.aio.producer import Producer
 from tandemq.client.aio.pull_consumer import PullConsumer
 from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.aio.transaction_producer import TransactionProducer
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.client.connection import try_request
 from tandemq.client.core.settings import ConsumeFrom
 from tandemq.errors import RemoteError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
 from tandemq.model.message import Message, MessageQueue, StoredMessage
 from tandemq.model.transactions import TransactionState
 from tandemq.run.local import LocalCluster
 from tests.spec import spec
+from tests.unit.broker.harness import send_fields
 from tests.unit.client.static_topic import HINT, REFUSAL, create_static_topic, end_of
 
 TOPIC = "Static"
@@ -104,6 +109,23 @@ async def test_topic_that_becomes_static_does_not_stop_the_others(
             await consumer.subscribe(added)
             assert (await asyncio.wait_for(anext(messages), 20)).body == b"two"
     assert f"nothing is consumed group=later topic={becomes}" in caplog.text
+
+
+@spec("L08", "L09")
+async def test_pop_consumer_takes_a_static_topic(cluster: LocalCluster) -> None:
+    topic = f"Popped-{token_hex(4)}"
+    await asyncio.to_thread(create_static_topic, cluster, topic, "broker-a", "broker-b")
+    for number, name in enumerate(("broker-a", "broker-b")):
+        fields = {key: str(value) for key, value in send_fields(topic, number).items()}
+        request = Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=name.encode())
+        answer = await asyncio.to_thread(try_request, cluster.broker(name).address, request)
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+    async with PopConsumer(
+        cluster.name_servers, group="pops", topics={topic: "*"}, consume_from=ConsumeFrom.FIRST
+    ) as consumer:
+        found = [await consumer.receive(20) for _ in range(2)]
+        assert {message.body for message in found if message is not None} == {b"broker-a", b"broker-b"}
 
 
 @spec("L08")

@@ -39,7 +39,7 @@ from tandemq.codec.record.record import decode_message
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.engine import MoveRule
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreError
-from tandemq.model.message import DELAY, REAL_QID, REAL_TOPIC, StoredMessage
+from tandemq.model.message import REAL_QID, REAL_TOPIC, StoredMessage
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, Entry
 from tandemq.storage.json_tables import DataVersion, TableFile
@@ -52,7 +52,8 @@ NEAR_MS = 10
 """Minimum interval of looks while messages become due one after the other: about the time by which they are late."""
 BATCH_MESSAGES = 256
 """Maximum number of messages delivered in one turn; the rest follow in the next."""
-RULE = MoveRule(drop=b"DELAY")
+RULE = MoveRule()
+"""A delivered message is what it was, and keeps its level, as at Java brokers."""
 APART_MS = 2_000
 """Time that a level waits for the repair of a damaged message, before the message waits apart."""
 RETRY_MS = 1_000
@@ -444,5 +445,5 @@ class DelayedMessages(Feature):
             raise ProtocolError(f"REAL_QID={queue_id:.32} is no number of a queue")
         topic = self._puts.later_topic(message.properties.get(REAL_TOPIC, ""), "delay", now)
         queue = self._topics.queue(topic, int(queue_id))
-        self._puts.put_again(queue, record, now, sys_flag=message.sys_flag, drop=(DELAY,))
+        self._puts.put_again(queue, record, now, sys_flag=message.sys_flag)
         self.delivered += 1

@@ -25,7 +25,7 @@ from tandemq.broker.kernel.serving import Right
 from tandemq.codec.remoting.bodies import decode_body
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.pops import AckEntry, BatchAckBody, acked_offsets
-from tandemq.codec.remoting.requests import AckFields, read_fields
+from tandemq.codec.remoting.requests import AckFields, is_true, read_fields
 from tandemq.engine import AckEngine, SigningUser
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode as Code
@@ -119,7 +119,7 @@ class Acks(Feature, PopAcks):
         found, queue = self._topics.get(topic), self._store.queues.get((topic, queue_id))
         if found is None or queue is None or queue_id >= found.config.read_queue_nums:
             return None
-        if topic in self._topics.mappings.table or self._in_flight.counts(group):
+        if self._in_flight.counts(group):
             return None
         try:
             handle = parse_handle(f"{place} {place.partition(' ')[0]}")
@@ -204,7 +204,8 @@ class Acks(Feature, PopAcks):
         if taken.revive_queue == ORDERED_QUEUE:
             return self._change_ordered(command, taken.popped, fields, now)
         popped = taken.popped._replace(start_offset=fields.offset, pop_ms=now.wall_ms)
-        checkpoint = PopCheckpoint(popped, fields.invisible_time, (fields.offset,))
+        is_suspended = is_true(fields.suspend)
+        checkpoint = PopCheckpoint(popped, fields.invisible_time, (fields.offset,), is_suspended=is_suspended)
         try:
             self._queues.put_checkpoint(checkpoint, taken.revive_queue, now)
         except SendRefused as error:

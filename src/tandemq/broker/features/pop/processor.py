@@ -194,8 +194,6 @@ class PopProcessor(Feature):
                 ResponseCode.INVALID_PARAMETER, f"topic[{topic[:255]}]: pops read retry topics by themselves"
             )
         found = checks.topic(topic)
-        if topic in self._topics.mappings.table:
-            raise PullRefused(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] is a static topic: POP does not read them")
         if not ANY_QUEUE <= queue_id < found.config.read_queue_nums:
             raise PullRefused(
                 ResponseCode.INVALID_PARAMETER,

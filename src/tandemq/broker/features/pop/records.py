@@ -54,6 +54,8 @@ class PopCheckpoint(NamedTuple):
     """A bit for each of them that is acknowledged."""
     puts: int = 0
     """How often this checkpoint was stored again, since its messages could not be read or stored."""
+    is_suspended: bool = False
+    """Whether its messages come back without one more attempt: they were put off, and not consumed."""
 
     @property
     def revive_ms(self) -> int:
@@ -87,6 +89,8 @@ def checkpoint_body(checkpoint: PopCheckpoint) -> bytes:
     }
     if checkpoint.puts:
         fields["rp"] = str(checkpoint.puts)
+    if checkpoint.is_suspended:
+        fields["sp"] = True
     return dumps(fields)
 
 
@@ -173,6 +177,7 @@ def _checkpoint(fields: Mapping[str, Any], popped: Popped) -> PopCheckpoint:
         offsets,
         _number(fields, "bm") & (1 << count) - 1,
         integer(puts, "rp") if puts is not None else 0,
+        fields.get("sp") is True,
     )
 
 

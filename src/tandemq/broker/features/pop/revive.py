@@ -311,7 +311,7 @@ class Revival(LogQueue[RecentCheckpoints]):
                     if found is None and self._waits(queue, offset):
                         break
                     if found is not None:
-                        self._put(popped, *found, now)
+                        self._put(checkpoint, *found, now)
                 over.append(offset)
         finally:  # an error at one message leaves those before it in this turn
             if over:
@@ -327,16 +327,17 @@ class Revival(LogQueue[RecentCheckpoints]):
         log.error("pop: the message at log offset %d cannot be read, and does not come back", log_offset)
         return False
 
-    def _put(self, popped: Popped, record: Record, data: bytes, now: Now) -> None:
+    def _put(self, checkpoint: PopCheckpoint, record: Record, data: bytes, now: Now) -> None:
         """Append a message that comes back.
 
         Raises:
             SendRefused: there is no room for the topic.
             StoreError: the log takes no more.
         """
+        popped, is_suspended = checkpoint.popped, checkpoint.is_suspended
         times = unpack_head(data, 0).reconsume_times
         group = self._groups.table[popped.group]
-        is_dead = times >= group.retry_max_times
+        is_dead = times >= group.retry_max_times and not is_suspended
         if is_dead:
             topic, queue_id = self._puts.own_topic(dead_letter_topic(popped.group), now.wall_ms), 0
         else:
@@ -349,7 +350,7 @@ class Revival(LogQueue[RecentCheckpoints]):
                 sys_flag=record.sys_flag,
                 defaults={} if times else {FIRST_POP_TIME: str(popped.pop_ms)},
                 store_host=self._puts.store_host,
-                reconsume_times=min(times + 1, INT32_MAX),
+                reconsume_times=times if is_suspended else min(times + 1, INT32_MAX),
             )
         except (ProtocolError, RecordTooLarge) as error:
             log.error("pop: the message at log offset %d cannot come back: %s", record.log_offset, error)

@@ -1,5 +1,7 @@
 """The revive topic: what is stored in it, now or when it is due."""
 
+import logging
+
 from tandemq.boundary import Now
 from tandemq.broker.features.pop.records import (
     Acknowledged,
@@ -18,6 +20,10 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.message import encode_properties
 from tandemq.model.pop import revive_topic
 
+log = logging.getLogger(__name__)
+KV_STORE = "kvStore"
+"""Directory of the checkpoints of a Java broker with `popConsumerKVServiceEnable`."""
+
 
 class ReviveQueues:
     """The queues of the revive topic of one broker."""
@@ -32,6 +38,12 @@ class ReviveQueues:
         self._precision_ms = precision_ms(kernel.current.config)
         self.name = revive_topic(kernel.current.config.cluster)
         self.count = kernel.current.config.revive_queue_nums
+        if kernel.disk.list(KV_STORE):
+            log.warning(
+                "pop: %s/ has checkpoints of a Java broker (popConsumerKVServiceEnable), which are not read: what is "
+                "in flight there may not come back; POP_ROLLBACK (200056) at the Java broker moves it to the log",
+                KV_STORE,
+            )
 
     def topic(self, now: Now) -> Topic:
         """Return the topic, created if it does not exist.

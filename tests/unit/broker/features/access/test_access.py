@@ -20,6 +20,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import SysFlag
 from tests.request_fields import pull_fields
+from tests.spec import spec
 from tests.unit.broker.harness import CLIENT, Harness, send_fields
 
 ROOT = Credentials("root", "root-key")
@@ -63,11 +64,13 @@ def broker(tmp_path: Path) -> Guarded:
     return Guarded(tmp_path)
 
 
+@spec("A01")
 def test_every_request_of_a_feature_says_what_it_needs(broker: Guarded) -> None:
     bound = set(broker.node.features.requests)
     assert bound == set(map(int, NEEDS)) | set(map(int, OPEN))
 
 
+@spec("A01")
 def test_no_request_passes_without_a_user(broker: Guarded) -> None:
     for code in broker.node.features.requests:
         if code in OPEN:
@@ -77,6 +80,7 @@ def test_no_request_passes_without_a_user(broker: Guarded) -> None:
         assert answer.remark == NOT_AUTHENTICATED, Code(code)
 
 
+@spec("A01")
 def test_no_request_passes_for_a_user_without_policies(broker: Guarded) -> None:
     broker.create(ALICE)
     free = {Code.CHECK_CLIENT_CONFIG, *OPEN}
@@ -114,6 +118,7 @@ def test_a_super_user_may_do_everything(broker: Guarded) -> None:
     assert broker.as_user(ROOT, Code.GET_BROKER_CONFIG).code == 0
 
 
+@spec("A02")
 def test_refusals_do_not_tell_whether_a_user_exists(broker: Guarded) -> None:
     broker.create(ALICE)
     wrong = [Credentials("alice", "wrong"), Credentials("nobody", "x"), Credentials("", "x"), None]
@@ -123,6 +128,7 @@ def test_refusals_do_not_tell_whether_a_user_exists(broker: Guarded) -> None:
     assert remarks == {NOT_AUTHENTICATED}
 
 
+@spec("A01")
 def test_changed_fields_and_bodies_break_the_signature(broker: Guarded) -> None:
     fields = signed({"topic": "T", "queueId": "0"}, b"", ROOT)
     assert broker.ask(Code.GET_MAX_OFFSET, fields | {"queueId": "1"}).code == ResponseCode.NO_PERMISSION
@@ -257,6 +263,7 @@ def test_policies_are_managed(broker: Guarded) -> None:
     assert broker.allow(ALICE, "Tpic:T", "Pub").code == 16
 
 
+@spec("A03")
 def test_users_and_policies_survive_a_restart(tmp_path: Path) -> None:
     broker = Guarded(tmp_path)
     broker.create(ALICE)
@@ -281,6 +288,7 @@ def test_access_control_can_be_switched_on_while_clients_send(tmp_path: Path) ->
     assert broker.send_as(ALICE) == 0
 
 
+@spec("A02")
 def test_secrets_of_the_settings_are_not_shown(broker: Guarded) -> None:
     shown = broker.as_user(ROOT, Code.GET_BROKER_CONFIG).body.decode()
     assert ROOT.secret_key not in shown and "initAuthenticationUser=***" in shown

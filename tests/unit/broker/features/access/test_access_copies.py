@@ -13,6 +13,7 @@ from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.request_fields import topic_fields
+from tests.spec import spec
 from tests.unit.broker.ha.group import Group, Member
 from tests.unit.broker.roles.registry_group import RegistryGroup
 
@@ -67,6 +68,7 @@ def group(tmp_path: Path) -> RegistryGroup:
     return group
 
 
+@spec("A03")
 def test_new_master_knows_users_and_policies_at_once(group: RegistryGroup) -> None:
     give(group.serving, ALICE)
     assert send_as(group.serving, ALICE) == ResponseCode.SUCCESS
@@ -75,6 +77,7 @@ def test_new_master_knows_users_and_policies_at_once(group: RegistryGroup) -> No
     assert send_as(after, Credentials(ALICE.access_key, "wrong")) == ResponseCode.NO_PERMISSION
 
 
+@spec("A03")
 def test_new_master_does_not_bring_back_a_user_that_was_deleted(group: RegistryGroup) -> None:
     give(group.serving, ALICE)
     group.pass_time(2_000)

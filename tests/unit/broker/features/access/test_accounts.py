@@ -18,6 +18,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TRACE_TOPIC
+from tests.spec import spec
 from tests.unit.broker.harness import Harness
 
 PATH, OTHER = "/conf/plain_acl.yml", "/conf/acl/more.yml"
@@ -113,6 +114,7 @@ def change(broker: Broker, user: Credentials = ADMIN, /, **fields: object) -> Co
 # What accounts may do.
 
 
+@spec("A04")
 def test_an_account_may_do_what_its_lists_have(broker: Broker) -> None:
     assert broker.sends(SHOP, "Orders") and not broker.sends(SHOP, "Stock") and not broker.sends(SHOP, "Other")
     assert broker.reads(SHOP, "Stock", "stock-readers")
@@ -132,6 +134,7 @@ def test_refusals_do_not_tell_whether_an_account_exists(broker: Broker) -> None:
     assert broker.ask(Code.GET_BROKER_CONFIG).remark == NOT_AUTHENTICATED
 
 
+@spec("A04")
 @pytest.mark.parametrize("code", [320, 324, 325])
 def test_gaps_of_java_are_closed_for_sends(broker: Broker, code: int) -> None:
     fields = {
@@ -150,6 +153,7 @@ def test_gaps_of_java_are_closed_for_sends(broker: Broker, code: int) -> None:
     assert broker.signed(SHOP, code, fields, b"body").code == ResponseCode.NO_PERMISSION
 
 
+@spec("A04")
 @pytest.mark.parametrize("code", [14, 37, 41, 42, 50, 51, 52, 53, 200, 361])
 def test_gaps_of_java_are_closed_for_other_requests(broker: Broker, code: int) -> None:
     body = json.dumps({"consumerGroup": "g", "groupName": "g", "mqSet": [{"topic": "Other"}]}).encode()
@@ -166,6 +170,7 @@ def test_gaps_of_java_are_closed_for_other_requests(broker: Broker, code: int) -
     assert broker.signed(SHOP, code, fields, body).code == ResponseCode.NO_PERMISSION
 
 
+@spec("A02")
 def test_keys_of_all_accounts_are_shown_to_nobody(broker: Broker) -> None:
     answer = broker.signed(ADMIN, 54)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and "tandemq acl list" in (answer.remark or "")
@@ -373,6 +378,7 @@ def test_the_list_of_global_white_addresses_is_replaced_but_for_what_files_have(
         assert broker.signed(ADMIN, Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, fields).code == 211
 
 
+@spec("A03")
 def test_changes_survive_a_restart(broker: Broker, files: Files) -> None:
     assert (
         change(

@@ -7,6 +7,7 @@ import pytest
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.pop import Handle, TopicKind
+from tests.spec import spec
 from tests.unit.broker.features.pop.consumer import GROUP, TOPIC, Taken, ack, batch_ack, pop_fields, taken_from
 from tests.unit.broker.harness import Harness
 
@@ -40,6 +41,7 @@ def committed(broker: Harness) -> int | None:
     return broker.node.kernel.offsets.get(TOPIC, GROUP, 0)
 
 
+@spec("K03")
 def test_queue_is_blocked_until_all_messages_of_a_batch_are_acknowledged(broker: Harness) -> None:
     taken, counts = pop(broker)
     assert (bodies(taken), counts) == ([b"0", b"1", b"2"], "0 0 0")
@@ -134,6 +136,7 @@ def test_waiting_pop_is_woken_when_the_time_of_the_batch_was_shortened(broker: H
     assert bodies(taken_from(answer)) == bodies(taken)
 
 
+@spec("K03")
 @pytest.mark.parametrize("clean", [True, False])
 def test_restart_knows_what_is_handed_out(broker: Harness, *, clean: bool) -> None:
     taken, _ = pop(broker, invisibleTime=60_000)

@@ -9,6 +9,7 @@ from tandemq.broker.features.pop.families import PopFamilies
 from tandemq.broker.features.pop.revive import Revival
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.pop import TopicKind
+from tests.spec import spec
 from tests.unit.broker.features.pop.consumer import (
     GROUP,
     TOPIC,
@@ -41,6 +42,7 @@ def send(broker: Harness, number: int, first: int = 0) -> list[bytes]:
     return sent
 
 
+@spec("K01")
 def test_each_message_is_popped_once_from_any_queue(broker: Harness) -> None:
     sent = send(broker, 40)
     first = pop(broker, maxMsgNums=7)
@@ -50,6 +52,7 @@ def test_each_message_is_popped_once_from_any_queue(broker: Harness) -> None:
     assert pop(broker) == []
 
 
+@spec("K01")
 def test_acknowledged_messages_do_not_come_back(broker: Harness) -> None:
     send(broker, 10)
     taken = pop_all(broker)
@@ -66,6 +69,7 @@ def test_acknowledged_messages_do_not_come_back(broker: Harness) -> None:
     }
 
 
+@spec("K01")
 def test_messages_are_invisible_until_their_time_and_come_back_soon_after(broker: Harness) -> None:
     send(broker, 1)
     (taken,) = pop(broker, invisibleTime=10_000)
@@ -89,6 +93,7 @@ def test_acknowledgement_of_a_message_that_came_back_ends_it(broker: Harness) ->
     assert pop_all(broker) == []
 
 
+@spec("K04")
 def test_late_and_repeated_acknowledgements_succeed_and_change_nothing(broker: Harness) -> None:
     send(broker, 1)
     (taken,) = pop(broker)
@@ -113,6 +118,42 @@ def test_time_of_a_message_can_be_changed(broker: Harness) -> None:
     assert bodies(pop_all(broker)) == [far.body]
 
 
+def test_message_that_was_put_off_comes_back_without_one_more_attempt(broker: Harness) -> None:
+    group = b'{"groupName":"%s","retryMaxTimes":0}' % GROUP.encode()
+    broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+    send(broker, 1)
+    (taken,) = pop(broker)
+    put_off = taken.fields | {"invisibleTime": 3_000, "suspend": "true"}
+    assert broker.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, put_off).code == ResponseCode.SUCCESS
+    broker.pass_time(6_000)
+    (again,) = pop(broker)
+    assert (again.message.reconsume_times, again.handle.kind) == (0, TopicKind.RETRY_V1)
+    broker.pass_time(13_000)
+    assert pop(broker) == [], "no further attempt is allowed"
+
+
+def test_message_that_was_delayed_comes_back_without_another_delay(broker: Harness) -> None:
+    broker.send(TOPIC, b"later", DELAY="5")
+    broker.pass_time(61_000)
+    (taken,) = pop(broker, invisibleTime=3_000)
+    broker.pass_time(6_000)
+    (again,) = pop(broker)
+    assert (taken.message.properties["DELAY"], again.message.properties["DELAY"]) == ("5", "5")
+    assert again.message.reconsume_times == 1
+
+
+def test_start_says_that_checkpoints_of_a_java_broker_are_in_a_kv_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Harness(tmp_path)
+    assert "kvStore" not in caplog.text
+    (tmp_path / "kvStore").mkdir()
+    (tmp_path / "kvStore" / "CURRENT").touch()
+    broker.restart()
+    assert "kvStore/ has checkpoints of a Java broker" in caplog.text
+
+
+@spec("K04")
 def test_old_handle_does_not_acknowledge_after_a_change(broker: Harness) -> None:
     send(broker, 1)
     (taken,) = pop(broker)
@@ -122,6 +163,7 @@ def test_old_handle_does_not_acknowledge_after_a_change(broker: Harness) -> None
     assert bodies(pop_all(broker)) == [taken.body]
 
 
+@spec("K06")
 def test_message_becomes_a_dead_letter_after_the_group_s_retries(broker: Harness) -> None:
     config = {"groupName": GROUP, "retryMaxTimes": 2, "retryQueueNums": 1, "consumeEnable": True}
     broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(config).encode())
@@ -135,6 +177,7 @@ def test_message_becomes_a_dead_letter_after_the_group_s_retries(broker: Harness
     assert dead.max_offset == 1
 
 
+@spec("K01")
 @pytest.mark.parametrize("clean", [True, False])
 def test_restart_forgets_nothing_and_repeats_nothing(broker: Harness, *, clean: bool) -> None:
     sent = send(broker, 20)
@@ -267,6 +310,7 @@ def test_pop_that_is_not_possible_is_refused(broker: Harness, changes: dict[str,
     assert len(pop_all(broker)) == 1
 
 
+@spec("K04")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -294,6 +338,7 @@ def test_forged_handles_are_refused(broker: Harness, changes: dict[str, object])
     assert len(pop_all(broker)) == 1
 
 
+@spec("K04")
 def test_handle_of_another_group_acknowledges_nothing(broker: Harness) -> None:
     send(broker, 1)
     (taken,) = pop(broker)

@@ -7,6 +7,7 @@ import pytest
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.request_fields import topic_fields
+from tests.spec import spec
 from tests.unit.broker.features.pop.consumer import TOPIC, Taken, bodies, pop_fields, taken_from
 from tests.unit.broker.roles.registry_group import Broker, RegistryGroup
 
@@ -37,6 +38,7 @@ def failed_over(group: RegistryGroup) -> Broker:
     return group.serving
 
 
+@spec("K01")
 def test_new_master_repeats_no_pop_and_forgets_no_acknowledgement(group: RegistryGroup) -> None:
     first = group.serving
     taken = pop(first, maxMsgNums=8, invisibleTime=60_000)
@@ -60,6 +62,7 @@ def test_new_master_takes_acknowledgements_of_the_old_one_s_handles(group: Regis
     assert pop(after) == []
 
 
+@spec("K03")
 def test_new_master_knows_which_batches_of_ordered_pops_are_handed_out(group: RegistryGroup) -> None:
     ordered = {"order": "true", "maxMsgNums": 3, "invisibleTime": 60_000}
     first = group.serving

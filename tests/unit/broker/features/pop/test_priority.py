@@ -9,6 +9,7 @@ from tandemq.model.command import Command
 from tandemq.model.message import DELAY, PRIORITY, SHARDING_KEY
 from tandemq.model.pop import TopicKind, pop_retry_topic
 from tests.request_fields import topic_fields
+from tests.spec import spec
 from tests.unit.broker.features.pop.consumer import GROUP, TOPIC, ack, bodies, pop
 from tests.unit.broker.harness import Harness, send_fields
 
@@ -54,6 +55,7 @@ def one_by_one(broker: Harness, number: int) -> list[bytes]:
     return [pop(broker, maxMsgNums=1)[0].body for _ in range(number)]
 
 
+@spec("K05")
 def test_higher_priorities_are_popped_first_whatever_the_order_of_sends(broker: Harness) -> None:
     send(broker, 0, 3, 1, 2, 3, 0, 9)
     assert one_by_one(broker, 7) == [b"3", b"3", b"9", b"2", b"1", b"0", b"0"]
@@ -66,6 +68,7 @@ def test_one_pop_takes_the_highest_priorities_first(broker: Harness) -> None:
     assert {message.body for message in pop(broker, maxMsgNums=3)} == {b"1", b"0"}
 
 
+@spec("K05")
 def test_message_that_comes_back_keeps_its_priority(broker: Harness) -> None:
     send(broker, 3, 1)
     assert one_by_one(broker, 2) == [b"3", b"1"]
@@ -137,7 +140,8 @@ def test_a_message_of_another_type_loses_its_priority(broker: Harness, propertie
 
 def test_priority_chooses_the_queue_in_topics_of_every_type(broker: Harness) -> None:
     create(broker, 4, "NORMAL")
-    assert send_with(broker, {PRIORITY: "2"}).fields["queueId"] == "2"
+    for text in ("2", "+2", "002"):
+        assert send_with(broker, {PRIORITY: text}).fields["queueId"] == "2"
 
 
 def test_topic_of_this_type_takes_these_messages_alone_if_types_are_checked(tmp_path: Path) -> None:

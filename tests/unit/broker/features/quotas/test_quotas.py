@@ -10,6 +10,7 @@ from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.signature import signed
 from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode, ResponseCode
+from tests.spec import spec
 from tests.unit.broker.features.pop.consumer import GROUP as POPPING
 from tests.unit.broker.features.pop.consumer import TOPIC as POPPED
 from tests.unit.broker.features.pop.consumer import ack, bodies, pop, pop_fields
@@ -53,6 +54,7 @@ def pulled(broker: Harness, **more: Any) -> list[bytes]:
 # Topics.
 
 
+@spec("Q01")
 def test_sends_to_a_topic_beyond_its_rate_are_refused_until_it_allows_them_again(broker: Harness) -> None:
     limit(broker, "topic", "T", messagesPerSecond=10)
     codes = many(broker, 15)
@@ -92,12 +94,14 @@ def test_a_changed_topic_keeps_its_limit_and_a_deleted_limit_holds_no_more(broke
     assert broker.json(RequestCode.TANDEM_QUOTAS)["quotas"] == []
 
 
+@spec("Q03")
 def test_limits_survive_a_restart(broker: Harness) -> None:
     limit(broker, "topic", "T", messagesPerSecond=2)
     after = broker.restart()
     assert many(after, 3) == [OK, OK, BUSY]
 
 
+@spec("Q01")
 def test_slowed_sends_are_answered_in_their_order_once_the_rate_allows_them(broker: Harness) -> None:
     limit(broker, "topic", "T", messagesPerSecond=10, slows=True)
     asked = [broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"%02d" % at) for at in range(15)]
@@ -116,6 +120,7 @@ def test_sends_that_would_wait_for_more_than_a_second_are_refused(broker: Harnes
     assert broker.send("T", b"x").code == BUSY
 
 
+@spec("Q02")
 def test_waiting_sends_are_bounded_by_the_time_that_they_would_wait(broker: Harness) -> None:
     limit(broker, "topic", "T", messagesPerSecond=10, slows=True)
     asked = [broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x") for _ in range(40)]
@@ -137,6 +142,7 @@ def test_slowed_sends_of_a_closed_connection_are_stored(broker: Harness) -> None
 # Groups.
 
 
+@spec("Q01")
 def test_pulls_of_a_group_beyond_its_rate_wait(broker: Harness) -> None:
     many(broker, 40)
     limit(broker, "group", "group", messagesPerSecond=10)
@@ -158,6 +164,7 @@ def test_pulls_that_are_not_to_be_held_are_to_be_repeated(broker: Harness) -> No
     assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "20")
 
 
+@spec("Q01")
 def test_pops_of_a_group_beyond_its_rate_wait(broker: Harness) -> None:
     broker.create_topic(POPPED, 1)
     many(broker, 30, POPPED)
@@ -172,6 +179,7 @@ def test_pops_of_a_group_beyond_its_rate_wait(broker: Harness) -> None:
     assert len(messages_in(answer)) == 10
 
 
+@spec("Q02")
 def test_a_group_has_at_most_so_many_messages_in_flight(broker: Harness) -> None:
     broker.create_topic(POPPED, 1)
     many(broker, 30, POPPED)
@@ -221,6 +229,7 @@ class Guarded(Harness):
         assert self.as_alice(RequestCode.TANDEM_SET_QUOTAS, {}, body) == OK
 
 
+@spec("Q01")
 def test_sends_of_a_user_beyond_its_rate_are_refused_whatever_the_topic(tmp_path: Path) -> None:
     broker = Guarded(tmp_path)
     broker.limit(messagesPerSecond=3)
@@ -230,6 +239,7 @@ def test_sends_of_a_user_beyond_its_rate_are_refused_whatever_the_topic(tmp_path
     assert broker.as_alice(RequestCode.SEND_MESSAGE_V2, send_fields("A"), b"x") == OK
 
 
+@spec("Q02")
 def test_a_user_has_at_most_so_many_connections(tmp_path: Path) -> None:
     broker = Guarded(tmp_path)
     for link in (7, 8, 9):
@@ -244,6 +254,7 @@ def test_a_user_has_at_most_so_many_connections(tmp_path: Path) -> None:
 # Bad input.
 
 
+@spec("Q03")
 @pytest.mark.parametrize(
     ("quota", "why"),
     [
