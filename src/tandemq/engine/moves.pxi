@@ -13,8 +13,8 @@ cdef struct Moved:
     bint has_pair
 
 
-cdef bint read_moved(Text properties, Text dropped, Text pair, Moved *moved, unsigned char *to) noexcept:
-    """Copy all properties but the dropped one to `to`; return False if a broker would not have written them so.
+cdef bint read_moved(Text properties, Text pair, Moved *moved, unsigned char *to) noexcept:
+    """Copy all properties to `to`; return False if a broker would not have written them so.
 
     Sets the fields of `moved`; `has_pair`: whether `pair` is one of the properties.
     """
@@ -45,19 +45,18 @@ cdef bint read_moved(Text properties, Text dropped, Text pair, Moved *moved, uns
         if meaning == CRC_MEANT or meaning == TIMER_MARK:
             return False
         moved.has_pair = moved.has_pair or is_named(at, stop + 1 - at, <const char *>pair.data, pair.size)
-        if not is_same(name, dropped):
-            memcpy(to + moved.kept, at, stop + 1 - at)
-            moved.kept += stop + 1 - at
-            if meaning == REAL_TOPIC_MEANT:
-                moved.topic = value
-            elif meaning == REAL_QUEUE:
-                moved.queue_id = value
-            elif meaning == UNIQUE_KEY:
-                moved.named.unique = value
-            elif meaning == KEYS:
-                moved.named.keys = value
-            elif meaning == TAGS:
-                moved.named.tags = value
+        memcpy(to + moved.kept, at, stop + 1 - at)
+        moved.kept += stop + 1 - at
+        if meaning == REAL_TOPIC_MEANT:
+            moved.topic = value
+        elif meaning == REAL_QUEUE:
+            moved.queue_id = value
+        elif meaning == UNIQUE_KEY:
+            moved.named.unique = value
+        elif meaning == KEYS:
+            moved.named.keys = value
+        elif meaning == TAGS:
+            moved.named.tags = value
         at = stop + 1
     return True
 
@@ -101,9 +100,9 @@ def move_records(
     cdef Record record
     cdef Moved moved
     cdef Copy copy
-    cdef Text dropped, pair, properties
-    cdef bytes drop = rule[0], wanted = rule[1]
-    cdef int64_t precision_ms = rule[2], when_ms
+    cdef Text pair, properties
+    cdef bytes wanted = rule[0]
+    cdef int64_t precision_ms = rule[1], when_ms
     cdef bint is_timed = precision_ms > 0
     cdef int64_t at, target_id, end = log_offset
     cdef Buffer records, keys, kept
@@ -112,8 +111,6 @@ def move_records(
     cdef dict known = {}
     cdef list queues = []
     cdef tuple place
-    dropped.data = <Bytes>PyBytes_AS_STRING(drop)
-    dropped.size = PyBytes_GET_SIZE(drop)
     pair.data = <Bytes>PyBytes_AS_STRING(wanted)
     pair.size = PyBytes_GET_SIZE(wanted)
     records.data = keys.data = kept.data = NULL
@@ -146,7 +143,7 @@ def move_records(
             if not has_own_crc(&record):
                 break
             properties.size -= CRC_PROPERTY_BYTES
-            if not read_moved(properties, dropped, pair, &moved, kept.data) or (is_timed and not moved.has_pair):
+            if not read_moved(properties, pair, &moved, kept.data) or (is_timed and not moved.has_pair):
                 break
             if not 0 < moved.topic.size <= 127 or not read_queue_id(moved.queue_id, &target_id):
                 break

@@ -22,8 +22,6 @@ _V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 class MoveRule(NamedTuple):
     """Differences between a moved record and its original, besides topic, queue and store time."""
 
-    drop: bytes = b""
-    """Name of a property that is removed."""
     pair: bytes = b""
     """Encoded property with the delivery time of timed messages; a timed message without it is not moved."""
     precision_ms: int = 0

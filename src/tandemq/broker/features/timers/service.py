@@ -248,7 +248,7 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
         slot, turn = table.slots[out_ms], self._turn
         if targets.names_any or not self.damaged.has_no_ranges:
             return 0
-        rule = MoveRule(b"", b"%b\x01%d\x02" % (_OUT, out_ms), self.precision_ms)
+        rule = MoveRule(b"%b\x01%d\x02" % (_OUT, out_ms), self.precision_ms)
         messages, done = slot.messages, 0
         while done < len(messages) and not turn.is_full:
             first, stop = messages[done], min(len(messages), done + turn.room)
