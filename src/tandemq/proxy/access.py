@@ -117,15 +117,18 @@ class ProxyAccess:
         for address in info.masters(None):
             try:
                 found = yield from ask(address, request(RequestCode.AUTH_GET_USER, username=name))
-                acl = yield from ask(address, request(RequestCode.AUTH_GET_ACL, subject=SUBJECT_PREFIX + name))
+                user = convert(loads(found.body), AclUser, "user") if found.body else None
+                policies = [] if user is None else (yield from self._policies(address, name))
             except NetworkError as error:
                 failure = error
                 continue
             now = yield from current_time()
-            user = convert(loads(found.body), AclUser, "user") if found.body else None
-            policies = convert(loads(acl.body).get("policies") or [], list[Policy], "policies") if acl.body else []
             return _KnownUser(now.mono_ms, user, Rules(policies))
         raise failure
+
+    def _policies(self, address: str, name: str) -> Steps[list[Policy]]:
+        acl = yield from ask(address, request(RequestCode.AUTH_GET_ACL, subject=SUBJECT_PREFIX + name))
+        return convert(loads(acl.body).get("policies") or [], list[Policy], "policies") if acl.body else []
 
 
 def needs_of(query: Message) -> list[Need]:

@@ -67,8 +67,11 @@ class AccessControl(Feature, RequestGuard):
         self._keyring = kernel.keyring
         self._cluster = kernel.current.config.cluster
         self._quotas = kernel.features.find(Quotas)
-        self._links: dict[str, set[int]] = {}
+        self._links = kernel.links
+        self._users_links: dict[str, set[int]] = {}
         """Connections of the users whose number of connections is limited."""
+        self._links_users: dict[int, list[str]] = {}
+        """Users of those connections."""
         self._refusals = Refusals()
         self._refused: dict[str, int] = {"authentication": 0, "authorization": 0, "malformed": 0, "connections": 0}
         self._checks_rights = False
@@ -82,8 +85,17 @@ class AccessControl(Feature, RequestGuard):
         self.is_on = config.checks_users
         self.has_accounts = config.acl_enable
         self._checks_rights = config.checks_rights
+        if was_on and not self.is_on:
+            self._forget_users()
         if self.is_on and not was_on and not any(user.is_super for user in self.users()):
             log.error("access: there is no super user, so that nobody can change users: set initAuthenticationUser")
+
+    def _forget_users(self) -> None:
+        """Free open connections of the limits of their users."""
+        self._users_links.clear()
+        self._links_users.clear()
+        for link in self._links.values():
+            link.budget = None
 
     def users(self) -> Iterator[AclUser]:
         """Yield all users, each name once."""
@@ -201,17 +213,19 @@ class AccessControl(Feature, RequestGuard):
 
     def _may_connect(self, link: int, user: str, most: int) -> bool:
         """Whether a connection is one of those that a user may have."""
-        links = self._links.setdefault(user, set())
+        links = self._users_links.setdefault(user, set())
         if link not in links and len(links) < most:
             links.add(link)
+            self._links_users.setdefault(link, []).append(user)
         return link in links
 
     def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
         """See `Feature`."""
-        for user, links in list(self._links.items()):
+        for user in self._links_users.pop(link, ()):
+            links = self._users_links[user]
             links.discard(link)
             if not links:
-                del self._links[user]
+                del self._users_links[user]
 
     def is_super(self, link: Link, command: Command) -> bool:
         """Whether a request may concern super users and their keys."""

@@ -20,11 +20,13 @@ from tandemq.codec.remoting.fastjson import dumps
 from tandemq.errors import ProtocolError
 from tandemq.model.access import (
     CUSTOM,
+    DEFAULT,
     PASSWORD_CHARACTERS_MAX,
     SUBJECT_PREFIX,
     AclUser,
     Policy,
     PolicyEntry,
+    PolicyType,
     merged,
     name_fault,
     subject_name,
@@ -38,6 +40,7 @@ T = TypeVar("T", bound=str)
 BODY_BYTES_MAX = 1 << 20
 USER_TYPES: tuple[Literal["Super", "Normal"], ...] = ("Super", "Normal")
 USER_STATES: tuple[Literal["enable", "disable"], ...] = ("enable", "disable")
+POLICY_TYPES: tuple[PolicyType, ...] = (CUSTOM, DEFAULT)
 DECISIONS: tuple[Literal["Allow", "Deny"], ...] = ("Allow", "Deny")
 
 
@@ -57,7 +60,7 @@ class _EntryBody(msgspec.Struct, rename="camel"):
 
 
 class _PolicyBody(msgspec.Struct, rename="camel"):
-    policy_type: Literal["Custom", "Default"] | None = None
+    policy_type: str | None = None
     entries: list[_EntryBody] = []
 
 
@@ -155,7 +158,7 @@ class AccessProcessor(Feature):
             return _refused(command, f"The subject of {SUBJECT_PREFIX}{name[:100]} is not exist.")
         changes = [
             Policy(
-                policy.policy_type or CUSTOM,
+                _policy_type(policy.policy_type),
                 tuple(
                     PolicyEntry(
                         entry.resource,
@@ -178,17 +181,19 @@ class AccessProcessor(Feature):
 
     def _on_delete_acl(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = subject_name(command.fields.get("subject", ""))
+        policy_type = _policy_type(command.fields.get("policyType"))
         known = self._control.policies_of(name)
         if known is None:
             return _refused(command, "The acl is not exist")
         self._control.take_over(name)
         resource = command.fields.get("resource", "")
-        policy_type = command.fields.get("policyType") or CUSTOM
         self._table.put_policies(name, without(known, policy_type, resource) if resource else ())
         return command.answer(ResponseCode.SUCCESS)
 
     def _on_get_acl(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = subject_name(command.fields.get("subject", ""))
+        if self._control.user(name) is None:
+            return _refused(command, "The subject is not exist.")
         policies = self._control.policies_of(name)
         body = b"" if policies is None else dumps(_shown_acl(name, policies))
         return command.answer(ResponseCode.SUCCESS, body=body)
@@ -243,6 +248,11 @@ def _shown_acl(name: str, policies: tuple[Policy, ...]) -> dict[str, Any]:
         ],
         "subject": SUBJECT_PREFIX + name,
     }
+
+
+def _policy_type(text: str | None) -> PolicyType:
+    """Return a type of policies; the default is that of Java."""
+    return _one_of(POLICY_TYPES, text) if text else CUSTOM
 
 
 def _one_of(known: tuple[T, ...], text: str) -> T:
