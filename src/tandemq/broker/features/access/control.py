@@ -19,7 +19,6 @@ from collections.abc import Iterator
 import msgspec
 
 from tandemq.boundary import Now, Turn
-from tandemq.broker.features.access.file_accounts import FileAccounts
 from tandemq.broker.features.access.needs import OPEN, needs_of, needs_of_half
 from tandemq.broker.features.access.table import AccessTable, CopiedAccessTable
 from tandemq.broker.kernel.connection import Link
@@ -28,10 +27,10 @@ from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.guard import RequestGuard
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.quotas import Quotas
-from tandemq.broker.kernel.refused_peers import host_of
 from tandemq.codec.record.record import property_value
-from tandemq.codec.remoting.signature import ACCESS_KEY, is_signed, member_credentials
+from tandemq.codec.remoting.signature import ACCESS_KEY, is_signed, member_user
 from tandemq.config.access import configured_users
+from tandemq.config.file_accounts import CHECK_MS, FileAccounts
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.access import RESERVED_PREFIX, AclUser, Need, Policy, Rules
@@ -39,6 +38,7 @@ from tandemq.model.accounts import Translated
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.command import Command
 from tandemq.model.message import REAL_TOPIC
+from tandemq.model.peers import host_of
 from tandemq.model.white_addresses import white_addresses
 from tandemq.refusals import Refusals
 from tandemq.telemetry.families import Batch, Source, Values, counter
@@ -62,7 +62,10 @@ class AccessControl(Feature, RequestGuard):
             ConfigError: a file of accounts cannot be read, or is malformed.
         """
         self.table = AccessTable(kernel.saver)
-        self.files = FileAccounts(kernel)
+        self.files = FileAccounts(kernel.account_files)
+        self._turn = kernel.turn
+        if kernel.account_files is not None:
+            kernel.every(CHECK_MS, self._look)
         self._store = kernel.store
         self._keyring = kernel.keyring
         self._cluster = kernel.current.config.cluster
@@ -90,6 +93,11 @@ class AccessControl(Feature, RequestGuard):
         if self.is_on and not was_on and not any(user.is_super for user in self.users()):
             log.error("access: there is no super user, so that nobody can change users: set initAuthenticationUser")
 
+    def _look(self, _now: Now) -> None:
+        job = self.files.look()
+        if job is not None:
+            self._turn.out.jobs.append(job)
+
     def _forget_users(self) -> None:
         """Free open connections of the limits of their users."""
         self._users_links.clear()
@@ -106,7 +114,7 @@ class AccessControl(Feature, RequestGuard):
     def user(self, name: str) -> AclUser | None:
         """Return a user; that of the group's members too."""
         if name.startswith(RESERVED_PREFIX):
-            return self._member(name)
+            return None if self._keyring is None else member_user(self._keyring.secrets(), name)
         found = self.table.users.get(name) or self._own.get(name)
         if found is not None:
             return found
@@ -140,13 +148,6 @@ class AccessControl(Feature, RequestGuard):
 
     def _rules(self, name: str) -> Rules:
         return self.table.rules(name) if self.account(name) is None else self.files.rules(name)
-
-    def _member(self, name: str) -> AclUser | None:
-        for secret in () if self._keyring is None else self._keyring.secrets():
-            credentials = member_credentials(secret)
-            if credentials.access_key == name:
-                return AclUser(name, credentials.secret_key, "Super")
-        return None
 
     def tables(self) -> tuple[Table, ...]:
         """See `Feature`."""

@@ -12,6 +12,7 @@ from tandemq.broker.state.persistence import Saver
 from tandemq.codec.ha import KIND_FEATURE_TABLES
 from tandemq.codec.remoting.bodies import convert
 from tandemq.codec.remoting.fastjson import dumps, loads
+from tandemq.config.file_accounts import RULES_KEPT_MAX
 from tandemq.errors import ConfigError, ProtocolError
 from tandemq.model.access import AclUser, Policy, Rules
 from tandemq.model.codes import RequestCode as Code
@@ -21,8 +22,6 @@ from tandemq.storage.json_tables import TableFile, require
 
 KIND = KIND_FEATURE_TABLES + 3
 USERS_MAX = 100_000
-RULES_KEPT_MAX = 10_000
-"""Maximum number of users whose policies are kept prepared."""
 _USERS, _POLICIES, _REMOVED, _WHOLE = "users", "policies", "removed", "whole"
 _ACL1 = "acl1"
 _COMMON = ""

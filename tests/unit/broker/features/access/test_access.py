@@ -68,15 +68,6 @@ def test_every_request_of_a_feature_says_what_it_needs(broker: Guarded) -> None:
     assert bound == set(map(int, NEEDS)) | set(map(int, OPEN))
 
 
-def test_no_request_passes_without_a_user(broker: Guarded) -> None:
-    for code in broker.node.features.requests:
-        if code in OPEN:
-            continue
-        answer = broker.ask(code, {"topic": "T", "b": "T", "queueId": 0, "consumerGroup": "g"})
-        assert answer.code == ResponseCode.NO_PERMISSION, Code(code)
-        assert answer.remark == NOT_AUTHENTICATED, Code(code)
-
-
 def test_no_request_passes_for_a_user_without_policies(broker: Guarded) -> None:
     broker.create(ALICE)
     free = {Code.CHECK_CLIENT_CONFIG, *OPEN}

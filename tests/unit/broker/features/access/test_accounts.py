@@ -10,8 +10,8 @@ import pytest
 
 from tandemq.boundary import LinkKind
 from tandemq.broker.features.access.control import NOT_AUTHENTICATED
-from tandemq.broker.features.access.file_accounts import CHECK_MS
 from tandemq.codec.remoting.signature import signed
+from tandemq.config.file_accounts import CHECK_MS
 from tandemq.errors import ConfigError
 from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode as Code

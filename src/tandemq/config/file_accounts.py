@@ -1,7 +1,7 @@
 """Accounts of the files of ACL 1.0, read again when these change, and the list of white addresses of all files.
 
 A file that cannot be read, or is malformed, keeps what it had before; each of its faults is logged once. At the start
-it ends the broker.
+it ends the process.
 
 Source: docs/reference/access.md; RocketMQ PlainPermissionManager, AclFileWatchService.
 """
@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tandemq.boundary import Job, JobDone, Now, Turn
-from tandemq.broker.features.access.table import RULES_KEPT_MAX
-from tandemq.broker.kernel.kernel import Kernel
 from tandemq.config.account_files import AccountFile, AccountFiles, parse_account_file
 from tandemq.errors import ConfigError
 from tandemq.model.access import AclUser, Rules
@@ -22,6 +20,8 @@ from tandemq.model.white_addresses import WhiteAddresses
 log = logging.getLogger(__name__)
 CHECK_MS = 5_000
 """How often the files are looked at."""
+RULES_KEPT_MAX = 10_000
+"""Maximum number of users whose policies are kept prepared."""
 _Read = Mapping[str, AccountFile | ConfigError] | ConfigError | None
 
 
@@ -39,8 +39,8 @@ class AccountPlace(NamedTuple):
 class FileAccounts:
     """The accounts of all files, by name."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        """Read the files.
+    def __init__(self, files: AccountFiles | None) -> None:
+        """Read the files; None: there are none.
 
         Raises:
             ConfigError: one of them cannot be read, or is malformed.
@@ -54,11 +54,9 @@ class FileAccounts:
         self._rules: dict[str, Rules] = {}
         self._faults: dict[str, str] = {}
         self._is_reading = False
-        self._turn = kernel.turn
-        self._files = kernel.account_files
-        if self._files is not None:
-            self._take(_read(self._files), is_start=True)
-            kernel.every(CHECK_MS, self._look)
+        self._files = files
+        if files is not None:
+            self._take(_read(files), is_start=True)
 
     def __iter__(self) -> Iterator[AclUser]:
         """Yield their users."""
@@ -87,11 +85,13 @@ class FileAccounts:
             found = self._rules[name] = Rules(self._accounts[name][1].policies)
         return found
 
-    def _look(self, _now: Now) -> None:
+    def look(self) -> Job | None:
+        """Return the job that reads the files if they have changed; None while one is in progress, or without files."""
         files = self._files
-        if files is not None and not self._is_reading:
-            self._is_reading = True
-            self._turn.out.jobs.append(Job("read accounts", lambda: _read(files), self._done))
+        if files is None or self._is_reading:
+            return None
+        self._is_reading = True
+        return Job("read accounts", lambda: _read(files), self._done)
 
     def _done(self, done: JobDone, _turn: Turn, _now: Now) -> None:
         self._is_reading = False
