@@ -7,22 +7,25 @@ Source: docs/reference/access.md; RocketMQ PlainPermissionManager, AclFileWatchS
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tandemq.boundary import Job, JobDone, Now, Turn
 from tandemq.config.account_files import AccountFile, AccountFiles, parse_account_file
 from tandemq.errors import ConfigError
-from tandemq.model.access import AclUser, Rules
+from tandemq.model.access import Rules
 from tandemq.model.accounts import Translated
 from tandemq.model.white_addresses import WhiteAddresses
 
 log = logging.getLogger(__name__)
 CHECK_MS = 5_000
 """How often the files are looked at."""
+REPEATED_MAX = 100
+"""Maximum number of log lines about accounts that are in several files."""
 RULES_KEPT_MAX = 10_000
 """Maximum number of users whose policies are kept prepared."""
-_Read = Mapping[str, AccountFile | ConfigError] | ConfigError | None
 
 
 class AccountPlace(NamedTuple):
@@ -36,6 +39,30 @@ class AccountPlace(NamedTuple):
         return f"{self.path}:{self.line}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Accounts:
+    """The accounts of all files, as a job has read them: large, so that a turn only takes them over."""
+
+    contents: Mapping[str, bytes] = field(default_factory=dict)
+    """Of the files below, by path: what is the same is not parsed again."""
+    files: Mapping[str, AccountFile] = field(default_factory=dict)
+    """By path, in the order in which their accounts count."""
+    accounts: Mapping[str, tuple[AccountPlace, Translated]] = field(default_factory=dict)
+    names: Sequence[str] = ()
+    """Of the accounts, sorted."""
+    white: Sequence[WhiteAddresses] = ()
+    repeated: Sequence[str] = ()
+    """Log lines about accounts that are in several files."""
+
+
+class _Read(NamedTuple):
+    """What a look at the files has found."""
+
+    found: _Accounts
+    faults: Mapping[str, ConfigError]
+    """By path; "": of all files."""
+
+
 class FileAccounts:
     """The accounts of all files, by name."""
 
@@ -45,36 +72,41 @@ class FileAccounts:
         Raises:
             ConfigError: one of them cannot be read, or is malformed.
         """
-        self.files: dict[str, AccountFile] = {}
-        """By path, in the order in which their accounts count."""
-        self.white_addresses: tuple[str, ...] = ()
-        """Of all files, as they are written."""
-        self._white: list[WhiteAddresses] = []
-        self._accounts: dict[str, tuple[AccountPlace, Translated]] = {}
+        self._all = _Accounts()
         self._rules: dict[str, Rules] = {}
         self._faults: dict[str, str] = {}
         self._is_reading = False
         self._files = files
         if files is not None:
-            self._take(_read(files), is_start=True)
+            self._take(_read(files, self._all), is_start=True)
 
-    def __iter__(self) -> Iterator[AclUser]:
-        """Yield their users."""
-        return (account.user for _, account in self._accounts.values())
+    @property
+    def files(self) -> Mapping[str, AccountFile]:
+        """The files by path, in the order in which their accounts count."""
+        return self._all.files
+
+    @property
+    def white_addresses(self) -> tuple[str, ...]:
+        """The white addresses of all files, as they are written."""
+        return tuple(text for file in self._all.files.values() for text in file.white_addresses)
+
+    def names(self, after: str = "") -> Sequence[str]:
+        """Return the names of accounts in order, those behind a name."""
+        return self._all.names[bisect_right(self._all.names, after) :]
 
     def account(self, name: str) -> Translated | None:
         """Return the user and policies of an account."""
-        found = self._accounts.get(name)
+        found = self._all.accounts.get(name)
         return None if found is None else found[1]
 
     def place(self, name: str) -> AccountPlace | None:
         """Return where an account is written."""
-        found = self._accounts.get(name)
+        found = self._all.accounts.get(name)
         return None if found is None else found[0]
 
     def is_white(self, address: str) -> bool:
         """Whether requests from an address need no account."""
-        return any(addresses.have(address) for addresses in self._white)
+        return any(addresses.have(address) for addresses in self._all.white)
 
     def rules(self, name: str) -> Rules:
         """Return what an account may do."""
@@ -82,16 +114,16 @@ class FileAccounts:
         if found is None:
             if len(self._rules) >= RULES_KEPT_MAX:
                 self._rules.clear()
-            found = self._rules[name] = Rules(self._accounts[name][1].policies)
+            found = self._rules[name] = Rules(self._all.accounts[name][1].policies)
         return found
 
     def look(self) -> Job | None:
         """Return the job that reads the files if they have changed; None while one is in progress, or without files."""
-        files = self._files
+        files, before = self._files, self._all
         if files is None or self._is_reading:
             return None
         self._is_reading = True
-        return Job("read accounts", lambda: _read(files), self._done)
+        return Job("read accounts", lambda: _read(files, before), self._done)
 
     def _done(self, done: JobDone, _turn: Turn, _now: Now) -> None:
         self._is_reading = False
@@ -100,28 +132,25 @@ class FileAccounts:
         else:
             self._take(done.result)  # type: ignore[arg-type]  # what `_read` returns
 
-    def _take(self, found: _Read, *, is_start: bool = False) -> None:
-        if found is None:
+    def _take(self, read: _Read | None, *, is_start: bool = False) -> None:
+        """Take over what was read; None: nothing has changed."""
+        if read is None:
             return
-        if isinstance(found, ConfigError):
-            self._fault("", found, is_start=is_start)
+        for path, error in read.faults.items():
+            self._fault(path, error, is_start=is_start)
+        self._faults = {path: what for path, what in self._faults.items() if path in read.faults}
+        before, self._all = self._all, read.found
+        if self._all is before:
             return
-        self._faults.pop("", None)
-        before, self.files = self.files, {}
-        for path, file in found.items():
-            if isinstance(file, ConfigError):
-                self._fault(path, file, is_start=is_start)
-                if path in before:
-                    self.files[path] = before[path]
-                continue
-            self._faults.pop(path, None)
-            self.files[path] = file
-            if file != before.get(path):
+        self._rules = {}
+        for path, file in self._all.files.items():
+            if file is not before.files.get(path):
                 counts = len(file.accounts), len(file.white_addresses)
                 log.info("access: %s: %d accounts, %d global white addresses", path, *counts)
                 for warning in file.warnings:
                     log.warning("access: %s: %s", path, warning)
-        self._merge()
+        for line in self._all.repeated:
+            log.warning("access: %s", line)
 
     def _fault(self, path: str, error: ConfigError, *, is_start: bool) -> None:
         what = f"{path}: {error.args[0]}" if path else str(error.args[0])
@@ -132,33 +161,40 @@ class FileAccounts:
             hint = f" ({error.hint})" if error.hint else ""
             log.error("access: %s%s; the accounts are as before until it is corrected", what, hint)
 
-    def _merge(self) -> None:
-        self._accounts = {}
-        self._rules = {}
-        for path, file in self.files.items():
-            for name, (line, account) in file.accounts.items():
-                known = self.place(name)
-                if known is not None:
-                    log.warning("access: %s:%d: the account %s counts as in %s", path, line, name, known)
-                    continue
-                self._accounts[name] = AccountPlace(path, line), account
-        self.white_addresses = tuple(text for file in self.files.values() for text in file.white_addresses)
-        self._white = [WhiteAddresses(file.white_addresses) for file in self.files.values() if file.white_addresses]
 
-
-def _read(files: AccountFiles) -> _Read:
-    """Read and parse the files; on a worker thread, apart from the start."""
+def _read(files: AccountFiles, before: _Accounts) -> _Read | None:
+    """Read and parse the files that have changed; on a worker thread, apart from the start. None: none has."""
     try:
-        contents = files.read()
+        given = files.read()
     except ConfigError as error:
-        return error
-    return None if contents is None else {path: _parsed(content) for path, content in contents.items()}
+        return _Read(before, {"": error})
+    if given is None:
+        return None
+    contents: dict[str, bytes] = {}
+    found: dict[str, AccountFile] = {}
+    faults: dict[str, ConfigError] = {}
+    for path, content in given.items():
+        try:
+            if isinstance(content, ConfigError):
+                raise content
+            is_same = before.contents.get(path) == content
+            found[path] = before.files[path] if is_same else parse_account_file(content)
+            contents[path] = content
+        except ConfigError as error:
+            faults[path] = error
+            if path in before.files:
+                found[path], contents[path] = before.files[path], before.contents[path]
+    return _Read(_merged(contents, found), faults)
 
 
-def _parsed(content: bytes | ConfigError) -> AccountFile | ConfigError:
-    if isinstance(content, ConfigError):
-        return content
-    try:
-        return parse_account_file(content)
-    except ConfigError as error:
-        return error
+def _merged(contents: Mapping[str, bytes], files: Mapping[str, AccountFile]) -> _Accounts:
+    accounts: dict[str, tuple[AccountPlace, Translated]] = {}
+    repeated: list[str] = []
+    for path, file in files.items():
+        for name, (line, account) in file.accounts.items():
+            if name not in accounts:
+                accounts[name] = AccountPlace(path, line), account
+            elif len(repeated) < REPEATED_MAX:
+                repeated.append(f"{path}:{line}: the account {name} counts as in {accounts[name][0]}")
+    white = [WhiteAddresses(file.white_addresses) for file in files.values() if file.white_addresses]
+    return _Accounts(contents, files, accounts, sorted(accounts), white, repeated)

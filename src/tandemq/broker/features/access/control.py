@@ -15,6 +15,7 @@ Source: docs/reference/access.md; RocketMQ AuthenticationPipeline, Authorization
 
 import logging
 from collections.abc import Iterator
+from heapq import merge
 
 import msgspec
 
@@ -61,7 +62,7 @@ class AccessControl(Feature, RequestGuard):
             StoreDamaged: the table cannot be read.
             ConfigError: a file of accounts cannot be read, or is malformed.
         """
-        self.table = AccessTable(kernel.saver)
+        self.table = AccessTable(kernel.saver, kernel.began.wall_ms)
         self.files = FileAccounts(kernel.account_files)
         self._turn = kernel.turn
         if kernel.account_files is not None:
@@ -105,11 +106,18 @@ class AccessControl(Feature, RequestGuard):
         for link in self._links.values():
             link.budget = None
 
-    def users(self) -> Iterator[AclUser]:
-        """Yield all users, each name once."""
-        yield from self.table.users.values()
-        yield from (user for name, user in self._own.items() if name not in self.table.users)
-        yield from (user for user in self.files if self.account(user.username) is not None)
+    def users(self, after: str = "") -> Iterator[AclUser]:
+        """Yield all users in the order of their names, those behind a name."""
+        return (user for name in self.names(after) if (user := self.user(name)) is not None)
+
+    def names(self, after: str = "") -> Iterator[str]:
+        """Yield the names of all users, and of those that have policies, in order, those behind a name."""
+        own = sorted(name for name in self._own if name > after)
+        last = after
+        for name in merge(self.table.names(after), own, self.files.names(after)):
+            if name != last:
+                last = name
+                yield name
 
     def user(self, name: str) -> AclUser | None:
         """Return a user; that of the group's members too."""
@@ -124,14 +132,6 @@ class AccessControl(Feature, RequestGuard):
     def account(self, name: str) -> Translated | None:
         """Return the account of a file whose name the table and the settings do not have."""
         return None if name in self.table.users or name in self._own else self.files.account(name)
-
-    def policies(self) -> Iterator[tuple[str, tuple[Policy, ...]]]:
-        """Yield the names and policies of all users that have any."""
-        yield from ((name, own) for name, own in self.table.policies.items() if self.account(name) is None)
-        for user in self.files:
-            account = self.account(user.username)
-            if account is not None and account.policies:
-                yield user.username, account.policies
 
     def policies_of(self, name: str) -> tuple[Policy, ...] | None:
         """Return the policies of a user; None if it has none."""

@@ -6,7 +6,8 @@ they see passwords.
 Source: docs/reference/access.md; RocketMQ AdminBrokerProcessor, UserConverter, AclConverter.
 """
 
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.serving import Right
 from tandemq.codec.remoting.bodies import decode_body
 from tandemq.codec.remoting.fastjson import dumps
+from tandemq.codec.remoting.requests import read_fields
 from tandemq.errors import ProtocolError
 from tandemq.model.access import (
     CUSTOM,
@@ -29,6 +31,7 @@ from tandemq.model.access import (
     PolicyType,
     merged,
     name_fault,
+    size_of,
     subject_name,
     without,
 )
@@ -38,6 +41,10 @@ from tandemq.model.command import Command
 
 T = TypeVar("T", bound=str)
 BODY_BYTES_MAX = 1 << 20
+LIST_SIZE_MAX = 20_000
+"""Maximum number of users, entries and source addresses in a list without a limit."""
+PAGE_MAX, PAGE_WORK_MAX = 1_000, 20_000
+"""Maximum number of users in a page, and of users, entries and source addresses that are looked at for it."""
 USER_TYPES: tuple[Literal["Super", "Normal"], ...] = ("Super", "Normal")
 USER_STATES: tuple[Literal["enable", "disable"], ...] = ("enable", "disable")
 POLICY_TYPES: tuple[PolicyType, ...] = (CUSTOM, DEFAULT)
@@ -68,6 +75,22 @@ class _AclBody(msgspec.Struct, rename="camel"):
     """Body of a request that changes policies."""
 
     policies: list[_PolicyBody] = []
+
+
+class _ListFields(msgspec.Struct):
+    """Header fields that ask for a page of a list."""
+
+    limit: int = 0
+    after: str = ""
+
+
+class _Listed(NamedTuple):
+    """A user in a list."""
+
+    size: int
+    """Work for it: number of its entries and source addresses, and 1."""
+    shown: dict[str, Any] | None
+    """None: the filter does not match."""
 
 
 class AccessProcessor(Feature):
@@ -147,7 +170,36 @@ class AccessProcessor(Feature):
     def _on_list_users(self, link: Link, command: Command, _now: Now) -> Command | None:
         wanted = command.fields.get("filter", "")
         has_password = self._control.is_super(link, command)
-        found = [_shown(user, has_password=has_password) for user in self._control.users() if wanted in user.username]
+
+        def shown(name: str) -> _Listed:
+            user = self._control.user(name) if wanted in name else None
+            return _Listed(1, None if user is None else _shown(user, has_password=has_password))
+
+        return self._list(command, shown)
+
+    def _list(self, command: Command, shown: Callable[[str], _Listed]) -> Command:
+        """Return what `shown` has of all users, or a page of it if the request has a limit.
+
+        A page has the field `next` if there are more, for the field `after` of the next request.
+        """
+        fields = read_fields(_ListFields, command.fields)
+        most = min(fields.limit, PAGE_MAX)
+        found: list[dict[str, Any]] = []
+        size = work = 0
+        last = fields.after
+        for name in self._control.names(fields.after):
+            if most and (len(found) >= most or work >= PAGE_WORK_MAX):
+                return command.answer(ResponseCode.SUCCESS, body=dumps(found), fields={"next": last})
+            listed, last = shown(name), name
+            work += listed.size
+            if listed.shown is None:
+                continue
+            size += listed.size
+            if size > LIST_SIZE_MAX and not most:
+                return _refused(
+                    command, f"more than {LIST_SIZE_MAX} users and entries match; give a filter, or a limit"
+                )
+            found.append(listed.shown)
         return command.answer(ResponseCode.SUCCESS, body=dumps(found) if found else b"")
 
     # Policies.
@@ -200,18 +252,17 @@ class AccessProcessor(Feature):
 
     def _on_list_acls(self, _link: Link, command: Command, _now: Now) -> Command | None:
         subject, resource = command.fields.get("subjectFilter", ""), command.fields.get("resourceFilter", "")
-        found = []
-        for name, policies in self._control.policies():
-            if subject not in SUBJECT_PREFIX + name:
-                continue
+
+        def shown(name: str) -> _Listed:
+            policies = self._control.policies_of(name) if subject in SUBJECT_PREFIX + name else None
             matching = tuple(
                 Policy(policy.policy_type, entries)
-                for policy in policies
+                for policy in policies or ()
                 if (entries := tuple(entry for entry in policy.entries if resource in entry.resource))
             )
-            if matching:
-                found.append(_shown_acl(name, matching))
-        return command.answer(ResponseCode.SUCCESS, body=dumps(found) if found else b"")
+            return _Listed(1 + size_of(policies or ()), _shown_acl(name, matching) if matching else None)
+
+        return self._list(command, shown)
 
 
 def _body(command: Command, kind: type[Any], what: str) -> Any:
