@@ -32,6 +32,7 @@ ENTRIES_MAX = 5_000
 SIZE_MAX = 10_000
 """Maximum number of entries and source addresses of one user."""
 ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
+_ACTIONS = {name.lower(): name for name in ACTIONS}
 PolicyType = Literal["Custom", "Default"]
 CUSTOM: PolicyType = "Custom"
 DEFAULT: PolicyType = "Default"
@@ -243,8 +244,7 @@ def check_entry(entry: PolicyEntry) -> PolicyEntry:
         raise ProtocolError(f"an entry has {len(entry.source_ips)} source addresses, the maximum is {SIZE_MAX}")
     for source in entry.source_ips:
         parse_source(source)
-    known = {name.lower(): name for name in ACTIONS}
-    found = tuple(dict.fromkeys(known[name.lower()] for name in entry.actions if name.lower() in known))
+    found = tuple(dict.fromkeys(_ACTIONS[name.lower()] for name in entry.actions if name.lower() in _ACTIONS))
     if not found:
         raise ProtocolError(f"the entry of {entry.resource[:100]} has none of the actions {', '.join(ACTIONS)}")
     return PolicyEntry(entry.resource, found, entry.decision, entry.source_ips)
