@@ -91,8 +91,10 @@ class DiskUsage:
 class Disk(Protocol):
     """A directory tree. Paths are relative to its root and use `/`."""
 
-    def open(self, path: str, *, create: bool = False) -> File:
+    def open(self, path: str, *, create: bool = False, is_secret: bool = False) -> File:
         """Open a file for reading and writing.
+
+        `is_secret`: whether only the process's own user may read a file that is created.
 
         Raises:
             DiskFailed: the file does not exist (and `create` is False), or the device failed.

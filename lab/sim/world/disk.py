@@ -193,7 +193,7 @@ class SimDisk:
 
     # Operations (`boundary.Disk`).
 
-    def open(self, path: str, *, create: bool = False) -> SimFile:
+    def open(self, path: str, *, create: bool = False, is_secret: bool = False) -> SimFile:  # noqa: ARG002  # as below
         """See `boundary.Disk`."""
         content = self._files.get(path)
         if content is None:

@@ -52,6 +52,8 @@ BROKER_BLACK_LIST = (
     "authorizationEnabled",
 )
 """Default of a broker's `configBlackList`."""
+NAME_SERVER_BLACK_LIST = ("configBlackList", "brokerExpiry", "authenticationEnabled", "routeAuthenticationEnabled")
+"""Default of a name server's `configBlackList`."""
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY = re.compile(r"([0-9]{1,9})([smhd])\Z")
 
@@ -112,7 +114,10 @@ class MonitoringConfig(TlsConfig):
     `PROM`. See docs/guides/monitoring.md."""
     metrics_bind_address: str = _setting("metricsBindAddress", "127.0.0.1")
     """IP address of the interface to listen on for metrics; `0.0.0.0` and `::`: all interfaces, IPv4 and IPv6. They
-    have names of topics and groups, and no login."""
+    have names of topics and groups."""
+    metrics_credentials_file: str = _setting("metricsCredentialsFile", "")
+    """File of tokens, or `user:password`, of which a request for `/metrics` needs one, a line each; not readable by all
+    users, and read again when it changes. Empty: none is needed."""
     metrics_series_max: int = _setting("metricsOtelCardinalityLimit", 50_000)
     """Maximum number of time series of one metric; further ones are left out and counted."""
     metrics_label: str = _setting("metricsLabel", "")
@@ -143,6 +148,12 @@ class MonitoringConfig(TlsConfig):
         """The port of `/metrics`; 0 takes any free one, -1: none."""
         is_prom = self.metrics_exporter == "PROM" and self.metrics_port == -1
         return self.metrics_prom_port if is_prom else self.metrics_port
+
+    @property
+    def has_open_metrics(self) -> bool:
+        """Whether any client of another machine may read the metrics: without credentials, beyond the loopback."""
+        is_local = ip_address(self.metrics_bind_address).is_loopback
+        return not (self.scrape_port == -1 or is_local or self.metrics_credentials_file)
 
     @property
     def is_monitored(self) -> bool:
@@ -521,9 +532,20 @@ class NameServerConfig(MonitoringConfig):
     registry_enable: bool = _setting("registryEnable", False)
     """Whether this name server hosts the registry of the broker groups, durable in `kvConfigPath`. See
     docs/internals/failover.md, "The registry in a name server"."""
+    authentication_enable: bool = _setting("authenticationEnabled", False, live=True)
+    """Whether each request must be signed by a user, and changes by a super user. See docs/reference/access.md, "Name
+    servers"."""
+    route_authentication: bool = _setting("routeAuthenticationEnabled", True, live=True)
+    """Whether `authenticationEnabled` holds for routes of topics, too, which each client asks for."""
+    acl_path: str = _setting("aclPath", "")
+    """Directory of `plain_acl.yml` and `acl/`, whose accounts are users. Empty: there are none."""
+    init_user: str = _setting("initAuthenticationUser", "", secret=True)
+    """A super user, `{"username":"…","password":"…"}`."""
+    inner_credentials: str = _setting("innerClientAuthenticationCredentials", "", secret=True)
+    """The super user as which brokers and proxies sign, `{"accessKey":"…","secretKey":"…"}`."""
     ha_secret_file: str = _setting("haSecretFile", "")
-    """File of the shared secrets that sessions at this name server's registry prove, the same as the brokers';
-    empty: no proof. See docs/guides/operations.md, "The secret of replication"."""
+    """File of the shared secrets that sessions at this name server's registry prove, the same as the brokers', which
+    are super users by it; empty: no proof. See docs/guides/operations.md, "The secret of replication"."""
     notify_min_id: bool = _setting("notifyMinBrokerIdChanged", False, live=True)
     """Whether the members of a group are notified (905) when the smallest broker id changes, which Java brokers 5.x
     with acting masters need."""
@@ -539,9 +561,14 @@ class NameServerConfig(MonitoringConfig):
     untaken_bytes_max: int = _setting("untakenAnswersMax", 128 * MEBIBYTE, "bytes")
     """Memory budget for responses that peers have not read yet, on all connections. Beyond it connections that read
     nothing are closed first, slow readers last."""
-    config_black_list: tuple[str, ...] = _setting("configBlackList", ("configBlackList", "brokerExpiry"))
+    config_black_list: tuple[str, ...] = _setting("configBlackList", NAME_SERVER_BLACK_LIST)
     """Settings that cannot be changed while the name server runs, separated by `;`. By default those that can remove
-    brokers from routes."""
+    brokers from routes, and who may do what."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any client of another machine may do everything: without access control, beyond the loopback."""
+        return not (self.authentication_enable or ip_address(self.bind_address).is_loopback)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,6 +198,22 @@ def _access_problems(config: BrokerConfig | ProxyConfig) -> Iterator[Problem]:
             yield "init_user", str(error)
 
 
+def _name_server_access_problems(config: NameServerConfig) -> Iterator[Problem]:
+    for name, read in (("inner_credentials", inner_user), ("init_user", init_user)):
+        try:
+            read(config)
+        except ConfigError as error:
+            yield name, str(error)
+    has_users = config.ha_secret_file or config.init_user or config.inner_credentials or config.acl_path
+    if config.authentication_enable and not has_users:
+        yield (
+            "authentication_enable",
+            "there are no users; set haSecretFile, aclPath, or innerClientAuthenticationCredentials",
+        )
+    if config.authentication_enable and config.registry_enable and not config.ha_secret_file:
+        yield "registry_enable", "with authenticationEnabled the registry needs haSecretFile, which its sessions prove"
+
+
 def _listen_problems(config: BrokerConfig | NameServerConfig | ProxyConfig) -> Iterator[Problem]:
     yield from monitoring_problems(config)
     yield from _port_problem("listen_port", config.listen_port)
@@ -345,6 +361,7 @@ def tls_problems(config: TlsConfig) -> Iterator[Problem]:
 
 def _name_server_problems(config: NameServerConfig) -> Iterator[Problem]:
     yield from tls_problems(config)
+    yield from _name_server_access_problems(config)
     yield from _listen_problems(config)
     if not config.data_path.strip():
         yield "data_path", "the directory of kvConfig.json is missing"

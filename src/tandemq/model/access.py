@@ -10,7 +10,8 @@ entry a request is refused. Super users may do everything.
 Source: docs/reference/access.md; RocketMQ AclAuthorizationHandler, Resource, PolicyEntry. Java 5.3.3 sorts wrongly.
 """
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -28,7 +29,10 @@ RESERVED_PREFIX = "tandemq-member-"
 PASSWORD_CHARACTERS_MAX = 255
 ENTRIES_MAX = 5_000
 """Maximum number of entries of one user."""
+SIZE_MAX = 10_000
+"""Maximum number of entries and source addresses of one user."""
 ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
+_ACTIONS = {name.lower(): name for name in ACTIONS}
 PolicyType = Literal["Custom", "Default"]
 CUSTOM: PolicyType = "Custom"
 DEFAULT: PolicyType = "Default"
@@ -58,7 +62,7 @@ class Credentials(NamedTuple):
         return f"Credentials({self.access_key!r})"
 
 
-class AclUser(msgspec.Struct, rename="camel", omit_defaults=False, frozen=True):
+class AclUser(msgspec.Struct, rename="camel", omit_defaults=False, frozen=True, gc=False):
     """A user; `password` is the key of its signatures."""
 
     username: str
@@ -74,7 +78,7 @@ class AclUser(msgspec.Struct, rename="camel", omit_defaults=False, frozen=True):
         return self.user_type == "Super"
 
 
-class PolicyEntry(msgspec.Struct, rename="camel", frozen=True):
+class PolicyEntry(msgspec.Struct, rename="camel", frozen=True, gc=False):
     """One entry, as clients and the file have it."""
 
     resource: str
@@ -83,7 +87,7 @@ class PolicyEntry(msgspec.Struct, rename="camel", frozen=True):
     source_ips: tuple[str, ...] = ()
 
 
-class Policy(msgspec.Struct, rename="camel", frozen=True):
+class Policy(msgspec.Struct, rename="camel", frozen=True, gc=False):
     """The Custom or the Default entries of a user."""
 
     policy_type: PolicyType
@@ -113,23 +117,90 @@ def group_name(name: str) -> str:
 
 
 class _Rule(NamedTuple):
-    """An entry, prepared."""
+    """An entry, prepared, without its resource."""
 
-    kind: ResourceKind
-    name: str
-    """Literal name or prefix."""
-    is_prefix: bool
     actions: frozenset[str]
-    sources: tuple[IPv4Network | IPv6Network, ...]
+    sources: "_Sources | None"
     is_allowed: bool
 
-    def rank(self) -> tuple[int, int, bool]:
-        """Return the order in which matching rules decide, lowest first."""
-        if self.kind is ResourceKind.ANY:
-            return 3, 0, self.is_allowed
-        if not self.is_prefix:
-            return 0, 0, self.is_allowed
-        return (1, -len(self.name), self.is_allowed) if self.name else (2, 0, self.is_allowed)
+    def matches(self, need: "Need", address: str) -> bool:
+        """Whether it is about an action that suffices, from an address."""
+        return bool(self.actions & need.actions) and (self.sources is None or self.sources.have(address))
+
+
+class _Sources:
+    """Addresses and ranges, as disjoint intervals of numbers by IP version: found by bisection."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._firsts: dict[int, list[int]] = {4: [], 6: []}
+        self._lasts: dict[int, list[int]] = {4: [], 6: []}
+        found = [(n.version, int(n.network_address), int(n.broadcast_address)) for n in map(parse_source, texts)]
+        for version, first, last in sorted(found):
+            firsts, lasts = self._firsts[version], self._lasts[version]
+            if lasts and first <= lasts[-1]:
+                lasts[-1] = max(lasts[-1], last)
+            else:
+                firsts.append(first)
+                lasts.append(last)
+
+    def have(self, address: str) -> bool:
+        number = _number_of(address)
+        if number is None:
+            return False
+        at = bisect_right(self._firsts[number.version], number.value) - 1
+        return at >= 0 and number.value <= self._lasts[number.version][at]
+
+
+class _Address(NamedTuple):
+    version: int
+    value: int
+
+
+@lru_cache(maxsize=4_096)
+def _number_of(address: str) -> _Address | None:
+    """Return an address as a number; None if it is none."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return None
+    plain = getattr(found, "ipv4_mapped", None) or found
+    return _Address(plain.version, int(plain))
+
+
+class _RuleIndex:
+    """The entries of one type of policies, found by resource: the work does not grow with their number."""
+
+    def __init__(self) -> None:
+        self.rules: dict[tuple[ResourceKind, bool, str], list[_Rule]] = {}
+        """By type, whether it is a prefix, and name."""
+        self.lengths: dict[ResourceKind, list[int]] = {}
+        """Of the prefixes of each type, the longest first; 0: all of the type."""
+
+    def add(self, entry: PolicyEntry) -> None:
+        kind, name, is_prefix = parse_resource(entry.resource)
+        sources = _Sources(entry.source_ips) if entry.source_ips else None
+        rules = self.rules.setdefault((kind, is_prefix, name), [])
+        rules.append(_Rule(frozenset(entry.actions), sources, entry.decision == "Allow"))
+        rules.sort(key=lambda rule: rule.is_allowed)
+        lengths = self.lengths.setdefault(kind, [])
+        if is_prefix and len(name) not in lengths:
+            lengths.append(len(name))
+            lengths.sort(reverse=True)
+
+    def decide(self, need: "Need", address: str) -> bool | None:
+        for key in self._resources(need):
+            for rule in self.rules.get(key, ()):
+                if rule.matches(need, address):
+                    return rule.is_allowed
+        return None
+
+    def _resources(self, need: "Need") -> Iterator[tuple[ResourceKind, bool, str]]:
+        """Yield the resources that a need matches, the most specific first."""
+        yield need.kind, False, need.name
+        for length in self.lengths.get(need.kind, ()):
+            if length <= len(need.name):
+                yield need.kind, True, need.name[:length]
+        yield ResourceKind.ANY, True, ""
 
 
 def parse_resource(text: str) -> tuple[ResourceKind, str, bool]:
@@ -149,6 +220,7 @@ def parse_resource(text: str) -> tuple[ResourceKind, str, bool]:
     return (kind, name[:-1], True) if name.endswith("*") else (kind, name, False)
 
 
+@lru_cache(maxsize=SIZE_MAX)
 def parse_source(text: str) -> IPv4Network | IPv6Network:
     """Return the addresses that a source stands for.
 
@@ -168,10 +240,11 @@ def check_entry(entry: PolicyEntry) -> PolicyEntry:
         ProtocolError: it is invalid.
     """
     parse_resource(entry.resource)
+    if len(entry.source_ips) > SIZE_MAX:
+        raise ProtocolError(f"an entry has {len(entry.source_ips)} source addresses, the maximum is {SIZE_MAX}")
     for source in entry.source_ips:
         parse_source(source)
-    known = {name.lower(): name for name in ACTIONS}
-    found = tuple(dict.fromkeys(known[name.lower()] for name in entry.actions if name.lower() in known))
+    found = tuple(dict.fromkeys(_ACTIONS[name.lower()] for name in entry.actions if name.lower() in _ACTIONS))
     if not found:
         raise ProtocolError(f"the entry of {entry.resource[:100]} has none of the actions {', '.join(ACTIONS)}")
     return PolicyEntry(entry.resource, found, entry.decision, entry.source_ips)
@@ -182,47 +255,15 @@ class Rules:
 
     def __init__(self, policies: Iterable[Policy]) -> None:
         """Prepare its policies, which are valid."""
-        self._by_type: dict[str, list[_Rule]] = {CUSTOM: [], DEFAULT: []}
+        self._by_type = {CUSTOM: _RuleIndex(), DEFAULT: _RuleIndex()}
         for policy in policies:
             for entry in policy.entries:
-                kind, name, is_prefix = parse_resource(entry.resource)
-                sources = tuple(parse_source(source) for source in entry.source_ips)
-                rule = _Rule(kind, name, is_prefix, frozenset(entry.actions), sources, entry.decision == "Allow")
-                self._by_type[policy.policy_type].append(rule)
-        for rules in self._by_type.values():
-            rules.sort(key=_Rule.rank)
-        self._decide = lru_cache(maxsize=1_024)(self._decided)
+                self._by_type[policy.policy_type].add(entry)
 
     def allows(self, need: Need, address: str) -> bool | None:
         """Return the decision of the entry that decides; None if none matches. `address`: IP address of the client."""
-        return self._decide(need, address)
-
-    def _decided(self, need: Need, address: str) -> bool | None:
-        for rules in self._by_type.values():
-            for rule in rules:
-                if _matches(rule, need, address):
-                    return rule.is_allowed
-        return None
-
-
-def _matches(rule: _Rule, need: Need, address: str) -> bool:
-    if rule.kind is not ResourceKind.ANY:
-        if rule.kind is not need.kind:
-            return False
-        if not (need.name.startswith(rule.name) if rule.is_prefix else need.name == rule.name):
-            return False
-    if not rule.actions & need.actions:
-        return False
-    return not rule.sources or _is_in(rule.sources, address)
-
-
-def _is_in(sources: tuple[IPv4Network | IPv6Network, ...], address: str) -> bool:
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return False
-    mapped = getattr(found, "ipv4_mapped", None)
-    return any((mapped or found) in source for source in sources)
+        custom = self._by_type[CUSTOM].decide(need, address)
+        return self._by_type[DEFAULT].decide(need, address) if custom is None else custom
 
 
 def merged(policies: Iterable[Policy], changes: Iterable[Policy]) -> tuple[Policy, ...]:
@@ -232,13 +273,36 @@ def merged(policies: Iterable[Policy], changes: Iterable[Policy]) -> tuple[Polic
         ProtocolError: an entry is invalid, or there would be too many.
     """
     tables: dict[PolicyType, dict[str, PolicyEntry]] = {}
-    for policy in (*policies, *changes):
+    for policy in policies:
+        tables[policy.policy_type] = {entry.resource: entry for entry in policy.entries}
+    for policy in changes:
         entries = tables.setdefault(policy.policy_type, {})
         for entry in policy.entries:
             entries[entry.resource] = check_entry(entry)
     if sum(map(len, tables.values())) > ENTRIES_MAX:
         raise ProtocolError(f"a user has at most {ENTRIES_MAX} entries")
-    return _policies(tables)
+    after = _policies(tables)
+    if size_of(after) > SIZE_MAX:
+        raise ProtocolError(f"a user has at most {SIZE_MAX} entries and source addresses")
+    return after
+
+
+def check_policies(policies: Iterable[Policy]) -> None:
+    """Check policies that were kept or copied.
+
+    Raises:
+        ProtocolError: an entry is invalid.
+    """
+    for policy in policies:
+        for entry in policy.entries:
+            parse_resource(entry.resource)
+            for source in entry.source_ips:
+                parse_source(source)
+
+
+def size_of(policies: Iterable[Policy]) -> int:
+    """Return the number of entries and source addresses, by which tables are bounded."""
+    return sum(1 + len(entry.source_ips) for policy in policies for entry in policy.entries)
 
 
 def without(policies: Iterable[Policy], policy_type: str, resource: str) -> tuple[Policy, ...]:

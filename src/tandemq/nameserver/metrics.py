@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tandemq.boundary import Now
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.nameserver.access import NameServerAccess
 from tandemq.nameserver.connections import ConnectionTable
 from tandemq.nameserver.registry_service import RegistryHost
 from tandemq.nameserver.routes import RouteTable
@@ -20,18 +21,26 @@ REQUESTS = counter("tandemq_namesrv_requests_total", "Requests answered, by code
 LINKS = gauge("tandemq_namesrv_connections", "Open connections.")
 SESSIONS = gauge("tandemq_namesrv_registry_sessions", "Sessions at the registry that this name server hosts.")
 FAILED = gauge("tandemq_namesrv_registry_failed", "Whether the registry has stopped because its disk failed.")
+REFUSED = counter("tandemq_namesrv_access_refused_total", "Requests refused by access control.")
 _REQUESTS, _RESPONSES = frozenset(RequestCode), frozenset(ResponseCode)
 
 
 class NameServerMetrics:
     """The source of the families above."""
 
-    def __init__(self, routes: RouteTable, connections: ConnectionTable, registry: RegistryHost | None) -> None:
+    def __init__(
+        self,
+        routes: RouteTable,
+        connections: ConnectionTable,
+        registry: RegistryHost | None,
+        access: NameServerAccess,
+    ) -> None:
         """Take the collaborators."""
         self.times = TurnTimes()
         self._routes = routes
         self._connections = connections
         self._registry = registry
+        self._access = access
 
     def answered(self, request_code: int, response_code: int) -> None:
         """Count a request; codes that are not known count as one."""
@@ -54,6 +63,7 @@ class NameServerMetrics:
         yield single(TOPICS, self._routes.topic_count)
         yield Batch(REQUESTS, {_labels(kind): buckets.count for kind, buckets in self.times.answers.items()})
         yield single(LINKS, len(self._connections))
+        yield single(REFUSED, self._access.refused)
         if self._registry is not None:
             yield single(SESSIONS, self._registry.session_count)
             yield single(FAILED, self._registry.failed is not None)

@@ -22,12 +22,15 @@ from collections.abc import Callable, Sequence
 from tandemq.boundary import Closed, Disk, Event, JobDone, Now, Opened, Outbox, Turn
 from tandemq.codec.proofs import Keyring
 from tandemq.codec.remoting.frame import encode_command
+from tandemq.config.account_files import AccountFiles
 from tandemq.config.monitoring import labels_of
 from tandemq.config.settings import NameServerConfig
 from tandemq.errors import ProtocolError, RemoteError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, Command
+from tandemq.model.peers import host_of
 from tandemq.model.text import brief
+from tandemq.nameserver.access import NameServerAccess
 from tandemq.nameserver.broker_data import MinIdChange
 from tandemq.nameserver.connections import ConnectionTable
 from tandemq.nameserver.kv_config import KeyValues
@@ -49,7 +52,12 @@ class NameServer:
     """A name server, driven as `boundary.Node` describes."""
 
     def __init__(
-        self, config: NameServerConfig, disk: Disk, outbox: Outbox | None = None, keyring: Keyring | None = None
+        self,
+        config: NameServerConfig,
+        disk: Disk,
+        outbox: Outbox | None = None,
+        keyring: Keyring | None = None,
+        account_files: AccountFiles | None = None,
     ) -> None:
         """A name server without registered brokers.
 
@@ -58,9 +66,12 @@ class NameServer:
             disk: holds kvConfig.json and the registry.
             outbox: knows the bytes that peers have not read, and how long the turn has taken; without it only the
                 responses of one turn are bounded.
-            keyring: secrets that sessions of the registry have to prove; None: no proof is required.
+            keyring: secrets that sessions of the registry have to prove, and by which brokers are users; None: no proof
+                is required.
+            account_files: files whose accounts are users.
 
         Raises:
+            ConfigError: a file of accounts cannot be read, or is malformed.
             StoreDamaged: kvConfig.json or the registry cannot be read.
             StoreError: the disk failed.
         """
@@ -70,14 +81,15 @@ class NameServer:
         self._routes = RouteTable(config.broker_expiry_ms)
         kv_config = KeyValues(disk)
         self.registry = RegistryHost(disk, keyring) if config.registry_enable else None
-        self._processor = DefaultRequestProcessor(self._config, self._routes, kv_config, self.registry)
+        self.processor = DefaultRequestProcessor(self._config, self._routes, kv_config, self.registry)
+        self.access = NameServerAccess(self._config, keyring, account_files)
         self._logged_requests = Refusals()
         self._clients: set[int] = set()
         """Connections of clients that understand GO_AWAY and have not got it."""
         self._is_stopping = False
         self._next_scan_ms: int | None = None
         self.metrics = Metrics({}, labels_of(config.metrics_label))
-        self._name_server_metrics = NameServerMetrics(self._routes, self._connections, self.registry)
+        self._name_server_metrics = NameServerMetrics(self._routes, self._connections, self.registry, self.access)
         self.metrics.add(self._name_server_metrics.collect)
 
     @property
@@ -108,7 +120,8 @@ class NameServer:
         if self._is_stopping:
             return None
         registry_ms = self.registry.deadline_ms() if self.registry is not None else None
-        return min((time for time in (self._next_scan_ms, registry_ms) if time is not None), default=None)
+        times = (self._next_scan_ms, registry_ms, self.access.deadline_ms())
+        return min((time for time in times if time is not None), default=None)
 
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         """See `boundary.Node`.
@@ -135,6 +148,9 @@ class NameServer:
         if self.registry is not None:
             self._turn_registry(self.registry, turn, now)
         self._connections.end_turn(turn)
+        reading = self.access.look(now)
+        if reading is not None:
+            turn.jobs.append(reading)
         if self._next_scan_ms is not None and now.mono_ms >= self._next_scan_ms:
             self._scan(turn, now.mono_ms)
         self._notify_min_ids(turn)
@@ -241,10 +257,20 @@ class NameServer:
 
     def _process(self, request: Command, link: int, now: Now) -> Command | None:
         try:
-            return self._processor.process(request, link, now)
+            self._check(request, link)
+            return self.processor.process(request, link, now)
         except (RemoteError, StoreError) as error:
             self._log_refused(request, link, error, now)
             return request.answer(error.code or ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+    def _check(self, request: Command, link: int) -> None:
+        """Raise RemoteError if the client may not send a request. A code without a handler needs no right."""
+        handler = self.processor.handlers.get(request.code)
+        why = None
+        if handler is not None and self._config.present.authentication_enable:
+            why = self.access.refusal(request, handler.right, host_of(self._connections.peer(link)))
+        if why is not None:
+            raise RemoteError(why, code=ResponseCode.NO_PERMISSION)
 
     def _log_refused(self, request: Command, link: int, error: Exception, now: Now) -> None:
         """Log one line per address, request code and minute."""

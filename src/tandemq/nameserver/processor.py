@@ -11,6 +11,7 @@ Source: docs/reference/requests.md, "Name server"; RocketMQ DefaultRequestProces
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.codec.remoting.fastjson import dumps_java, loads
@@ -20,6 +21,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import ORDER_NAMESPACE
 from tandemq.model.unsupported import unsupported_remark
+from tandemq.nameserver.access import NameServerRight
 from tandemq.nameserver.kv_config import KeyValues
 from tandemq.nameserver.registration import (
     boolean_field,
@@ -39,7 +41,14 @@ _STRICT_JSON_FROM_VERSION = 401
 """Clients from 4.9.4 on parse standard JSON; older ones split Java's dialect as text."""
 _log = logging.getLogger(__name__)
 
-_Handler = Callable[[Command, int, Now], Command | None]
+_Handle = Callable[[Command, int, Now], Command | None]
+
+
+class Handler(NamedTuple):
+    """What answers the requests of a code."""
+
+    handle: _Handle
+    right: NameServerRight
 
 
 class DefaultRequestProcessor:
@@ -52,9 +61,10 @@ class DefaultRequestProcessor:
         self._config = config
         self._routes = routes
         self._kv_config = kv_config
-        self._handlers = self._table()
+        self.handlers = self._table()
+        """By request code."""
         if registry is not None:
-            self._handlers |= dict.fromkeys(REGISTRY_CODES, registry.take)
+            self.handlers |= dict.fromkeys(REGISTRY_CODES, Handler(registry.take, NameServerRight.PROOF))
 
     def process(self, request: Command, link: int, now: Now) -> Command | None:
         """Return the response to a request; None if the registry responds later.
@@ -62,36 +72,38 @@ class DefaultRequestProcessor:
         Raises:
             RemoteError, StoreError: the request cannot be carried out.
         """
-        handler = self._handlers.get(request.code)
+        handler = self.handlers.get(request.code)
         if handler is None:
             return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=unsupported_remark(request.code))
-        return handler(request, link, now)
+        return handler.handle(request, link, now)
 
-    def _table(self) -> dict[int, _Handler]:
+    def _table(self) -> dict[int, Handler]:
         return {
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._get_route,
-            RequestCode.REGISTER_BROKER: self._register_broker,
-            RequestCode.UNREGISTER_BROKER: self._unregister_broker,
-            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
-            RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
-            RequestCode.GET_BROKER_MEMBER_GROUP: self._get_member_group,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self._get_cluster_info,
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_sub_topics,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_sub_but_no_unit_topics,
-            RequestCode.PUT_KV_CONFIG: self._put_kv,
-            RequestCode.GET_KV_CONFIG: self._get_kv,
-            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self._get_kv_list,
-            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
-            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: Handler(self._get_route, NameServerRight.ROUTE),
+            RequestCode.REGISTER_BROKER: Handler(self._register_broker, NameServerRight.CHANGE),
+            RequestCode.UNREGISTER_BROKER: Handler(self._unregister_broker, NameServerRight.CHANGE),
+            RequestCode.QUERY_DATA_VERSION: Handler(self._query_data_version, NameServerRight.CHANGE),
+            RequestCode.BROKER_HEARTBEAT: Handler(self._broker_heartbeat, NameServerRight.CHANGE),
+            RequestCode.GET_BROKER_MEMBER_GROUP: Handler(self._get_member_group, NameServerRight.READ),
+            RequestCode.GET_BROKER_CLUSTER_INFO: Handler(self._get_cluster_info, NameServerRight.READ),
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: Handler(self._register_topic, NameServerRight.CHANGE),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: Handler(self._delete_topic, NameServerRight.CHANGE),
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: Handler(self._wipe_write_permission, NameServerRight.CHANGE),
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: Handler(self._add_write_permission, NameServerRight.CHANGE),
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Handler(self._all_topics, NameServerRight.READ),
+            RequestCode.GET_TOPICS_BY_CLUSTER: Handler(self._topics_by_cluster, NameServerRight.READ),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Handler(self._system_topics, NameServerRight.READ),
+            RequestCode.GET_UNIT_TOPIC_LIST: Handler(self._unit_topics, NameServerRight.READ),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: Handler(self._unit_sub_topics, NameServerRight.READ),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Handler(
+                self._unit_sub_but_no_unit_topics, NameServerRight.READ
+            ),
+            RequestCode.PUT_KV_CONFIG: Handler(self._put_kv, NameServerRight.CHANGE),
+            RequestCode.GET_KV_CONFIG: Handler(self._get_kv, NameServerRight.READ),
+            RequestCode.DELETE_KV_CONFIG: Handler(self._delete_kv, NameServerRight.CHANGE),
+            RequestCode.GET_KVLIST_BY_NAMESPACE: Handler(self._get_kv_list, NameServerRight.READ),
+            RequestCode.UPDATE_NAMESRV_CONFIG: Handler(self._update_config, NameServerRight.CHANGE),
+            RequestCode.GET_NAMESRV_CONFIG: Handler(self._get_config, NameServerRight.CHANGE),
         }
 
     def _get_route(self, request: Command, _link: int, _now: Now) -> Command:

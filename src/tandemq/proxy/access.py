@@ -32,7 +32,7 @@ from tandemq.refusals import Refusals
 log = logging.getLogger(__name__)
 KEPT_MS = 20_000
 """Age at which a user is fetched again."""
-USERS_KEPT_MAX = 10_000
+USERS_KEPT_MAX, UNKNOWN_KEPT_MAX = 10_000, 1_000
 NOT_AUTHENTICATED = "authentication failed: the user, or the signature, is missing or wrong"
 PUB, SUB, PUB_OR_SUB = actions("Pub"), actions("Sub"), actions("Pub", "Sub", "Get")
 _NOBODY_KEY = "no user has this key"
@@ -56,6 +56,8 @@ class ProxyAccess:
         self._checks_rights = config.authorization_enable
         self._routes = routes
         self._known: dict[str, _KnownUser] = {}
+        self._unknown: dict[str, _KnownUser] = {}
+        """Names that no user has: a flood of them takes no place from users."""
         self._refusals = Refusals()
         self.refused = 0
         """Number of calls refused."""
@@ -94,7 +96,7 @@ class ProxyAccess:
 
     def _user(self, name: str) -> Steps[_KnownUser]:
         now = yield from current_time()
-        known = self._known.get(name)
+        known = self._known.get(name) or self._unknown.get(name)
         if known is not None and now.mono_ms - known.fetched_ms < KEPT_MS:
             return known
         try:
@@ -105,9 +107,11 @@ class ProxyAccess:
                 raise CallRefused(pb.Code.PROXY_TIMEOUT, text) from error
             return known  # better an old one than nobody, while brokers fail over
         self._known.pop(name, None)
-        if len(self._known) >= USERS_KEPT_MAX:
-            del self._known[next(iter(self._known))]
-        self._known[name] = known
+        self._unknown.pop(name, None)
+        table, most = (self._known, USERS_KEPT_MAX) if known.user is not None else (self._unknown, UNKNOWN_KEPT_MAX)
+        if len(table) >= most:
+            del table[next(iter(table))]
+        table[name] = known
         return known
 
     def _fetch(self, name: str) -> Steps[_KnownUser]:
@@ -117,15 +121,18 @@ class ProxyAccess:
         for address in info.masters(None):
             try:
                 found = yield from ask(address, request(RequestCode.AUTH_GET_USER, username=name))
-                acl = yield from ask(address, request(RequestCode.AUTH_GET_ACL, subject=SUBJECT_PREFIX + name))
+                user = convert(loads(found.body), AclUser, "user") if found.body else None
+                policies = [] if user is None else (yield from self._policies(address, name))
             except NetworkError as error:
                 failure = error
                 continue
             now = yield from current_time()
-            user = convert(loads(found.body), AclUser, "user") if found.body else None
-            policies = convert(loads(acl.body).get("policies") or [], list[Policy], "policies") if acl.body else []
             return _KnownUser(now.mono_ms, user, Rules(policies))
         raise failure
+
+    def _policies(self, address: str, name: str) -> Steps[list[Policy]]:
+        acl = yield from ask(address, request(RequestCode.AUTH_GET_ACL, subject=SUBJECT_PREFIX + name))
+        return convert(loads(acl.body).get("policies") or [], list[Policy], "policies") if acl.body else []
 
 
 def needs_of(query: Message) -> list[Need]:

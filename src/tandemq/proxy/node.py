@@ -8,7 +8,7 @@ One turn: what clients sent, then what brokers sent and timers; both outputs lea
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from tandemq.boundary import Closed, Event, LinkKind, Now, Opened, Outbox, Turn
@@ -16,7 +16,7 @@ from tandemq.client.core.settings import ClientConfig
 from tandemq.client.node import ClientNode
 from tandemq.config.monitoring import labels_of
 from tandemq.config.settings import ProxyConfig
-from tandemq.grpc.server import GrpcServer
+from tandemq.grpc.server import GrpcServer, Method
 from tandemq.model.topic import AUTO_CREATE_TOPIC
 from tandemq.proxy.access import ProxyAccess
 from tandemq.proxy.acknowledging import Acknowledging
@@ -77,8 +77,13 @@ class ProxyNode:
             runner, access, self._clients, Routing(brokers), sending, receiving, acknowledging, transactions
         )
         self._health = Health()
-        methods = {**self._service.methods, **self._health.methods, **Reflection().methods}
-        self._server = GrpcServer(methods, config.frame_bytes_max, config.unfinished_bytes_max)
+        self.methods: Mapping[str, Method] = {
+            **self._service.methods,
+            **self._health.methods,
+            **Reflection().methods,
+        }
+        """By path: what it answers."""
+        self._server = GrpcServer(self.methods, config.frame_bytes_max, config.unfinished_bytes_max)
         self._now = now
         counts = ProxyMetrics(self._server, self._service, self._clients, renewals, sending, receiving, acknowledging)
         self._times = counts.times

@@ -199,14 +199,14 @@ class RealDisk:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
-    def open(self, path: str, *, create: bool = False) -> RealFile:
+    def open(self, path: str, *, create: bool = False, is_secret: bool = False) -> RealFile:
         """See `boundary.Disk`."""
         full = self._prefix + path
         with _store_errors(full):
             if create:
                 os.makedirs(os.path.dirname(full), exist_ok=True)
             flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-            fd = os.open(full, flags, 0o644)
+            fd = os.open(full, flags, 0o600 if is_secret else 0o644)
         if self.writes is not None and path.startswith(TIMED):
             return TimedFile(full, fd, self.writes)
         return RealFile(full, fd)

@@ -23,6 +23,7 @@ from tandemq.real.monitoring.metered_node import MeteredNode
 from tandemq.real.monitoring.otlp_exporter import OtlpExporter, PushSettings
 from tandemq.real.network.addresses import text_of
 from tandemq.real.network.tls import TlsFiles, client_context
+from tandemq.run.metrics_credentials import MetricsCredentials
 from tandemq.run.push_headers import HeaderFile
 from tandemq.telemetry.buckets import SECONDS_BOUNDS, DurationBuckets
 from tandemq.telemetry.collection import MonitoredNode
@@ -76,7 +77,7 @@ class Monitoring:
             expiries: returns until when the certificates in use are valid, seconds since 1970, by setting.
 
         Raises:
-            ConfigError: the port, or a file for pushes, cannot be used.
+            ConfigError: the port, or a file for it or for pushes, cannot be used.
         """
         self._loop = loop
         self._writes = writes
@@ -92,9 +93,17 @@ class Monitoring:
             self._exporter = OtlpExporter(self.metered, pushed, push_settings(config), f"tandemq/{__version__}")
         self.address = ""
         if config.scrape_port != -1:
-            self._listener = MonitoringListener(config.metrics_bind_address, config.scrape_port, self.metered)
+            file = config.metrics_credentials_file
+            admits = MetricsCredentials(file).admit if file else None
+            self._listener = MonitoringListener(config.metrics_bind_address, config.scrape_port, self.metered, admits)
             self.address = text_of((config.metrics_bind_address, self._listener.port))
             self._listener.start()
+            if config.has_open_metrics:
+                log.warning(
+                    "metrics: no metricsCredentialsFile: any client that reaches port %d can read names of topics and "
+                    "groups",
+                    self._listener.port,
+                )
         if self._exporter is not None:
             self._exporter.start()
 

@@ -13,6 +13,7 @@ from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
 from tandemq.real.network.addresses import text_of
 from tandemq.real.network.listening import ALL_INTERFACES
+from tandemq.run.account_files import AccountDirectory
 from tandemq.run.monitoring import Monitoring
 from tandemq.run.secret import open_keyring
 from tandemq.run.tls import CertificateWatch, protect
@@ -48,7 +49,7 @@ class NameServerProcess:
         """Lock the data directory and bind the port.
 
         Raises:
-            ConfigError: the port or the secret file cannot be used.
+            ConfigError: the port, the secret file or a file of accounts cannot be used.
             DiskFailed: the data directory cannot be used.
             StoreLocked: another process uses the directory.
             StoreDamaged: a file in it cannot be read.
@@ -66,7 +67,9 @@ class NameServerProcess:
             self.port = self._loop.listen(self.config.bind_address, self.config.listen_port, LinkKind.REMOTING)
             keyring = open_keyring(self.config.ha_secret_file)
             with disk.named():
-                self._node = NameServer(replace(self.config, listen_port=self.port), disk, self._loop, keyring)
+                accounts = AccountDirectory(self.config.acl_path) if self.config.acl_path else None
+                config = replace(self.config, listen_port=self.port)
+                self._node = NameServer(config, disk, self._loop, keyring, accounts)
             if self.config.is_monitored:
                 identity = f"{gethostname()}:{self.port}"
                 self._monitoring = Monitoring(
@@ -114,7 +117,13 @@ class NameServerProcess:
 
 
 def log_open_access(config: NameServerConfig, port: int) -> None:
-    """Log a warning if unauthenticated peers can write to the registry."""
+    """Log a warning for what unauthenticated peers can write."""
+    if config.is_open:
+        log.warning(
+            "access: authenticationEnabled is off: any client that reaches port %d can register brokers, to which "
+            "producers then send messages",
+            port,
+        )
     is_open = config.registry_enable and not config.ha_secret_file
     if is_open and not ip_address(config.bind_address).is_loopback:
         log.warning(

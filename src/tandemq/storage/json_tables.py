@@ -103,6 +103,9 @@ class TableFile:
     """What to do if neither file can be read."""
     is_secret: bool = False
     """Whether only the broker's own user may read the file."""
+    encode: Callable[[dict[str, Any]], bytes] | None = None
+    """Returns the content of a file with a large table, in small steps on a worker thread: the table gives a snapshot,
+    which does not change any more. None: `encode_table`, at once."""
     rebuilt: str = ""
     """How a table without a readable file is rebuilt, for the log; "": it cannot be."""
 
@@ -171,10 +174,14 @@ class TableFile:
 
     def save(self, disk: Disk, value: dict[str, Any]) -> None:
         """Write a table, whose previous content becomes the .bak. Blocking: two syncs."""
-        self.write(disk, encode_table(value))
+        self.write(disk, self.encoded(value))
+
+    def encoded(self, value: dict[str, Any]) -> bytes:
+        """Return the content of the file for a table."""
+        return (self.encode or encode_table)(value)
 
     def write(self, disk: Disk, data: bytes) -> None:
-        """Write the content that `encode_table` returned; otherwise as `save`. Does nothing if the file has it."""
+        """Write the content that `encoded` returned; otherwise as `save`. Does nothing if the file has it."""
         previous = disk.read(self.path)
         if previous == data:
             return

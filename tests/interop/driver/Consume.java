@@ -28,7 +28,7 @@ final class Consume {
 
     /**
      * push: namesrv group topic [tags|sql] [orderly] [count] [fail_first] [max_reconsume] [from=first|last] [deadline_ms] [linger_ms]
-     * [threads] [cache] [consume_ms] [broadcast] [trace] [pop] [pop_invisible_ms]. cache bounds the messages per queue that the client fetches ahead, consume_ms is the time that
+     * [threads] [cache] [consume_ms] [broadcast] [trace] [pop] [pop_invisible_ms] [access_key secret_key]. cache bounds the messages per queue that the client fetches ahead, consume_ms is the time that
      * one message takes.
      *
      * Ends after count deliveries (0: when stopped), plus linger_ms in which more would be seen, or at the deadline ("deadline" is

@@ -8,8 +8,11 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** One order: its parameters, its end, and the lines it prints. */
 final class Order {
@@ -59,6 +62,12 @@ final class Order {
 
     boolean flag(String key) {
         return Boolean.parseBoolean(values.getOrDefault(key, "false"));
+    }
+
+    /** What signs requests for the user access_key with secret_key; null without. */
+    RPCHook hook() {
+        String user = text("access_key", "");
+        return user.isEmpty() ? null : new AclClientRPCHook(new SessionCredentials(user, text("secret_key")));
     }
 
     /** A client of its own per order: the Java client shares connections among equal instance names. */

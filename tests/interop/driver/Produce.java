@@ -14,7 +14,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * produce: namesrv topic mode=sync|async|oneway|batch count [start] [group] [prefix] [tags=A,B] [keys=k] [delay] [timed_ms] [size]
- * [queue] [queues] [property] [compress_over] [retries] [timeout_ms] [attempt_ms] [interval_ms] [flag] [deadline_ms] [trace].
+ * [queue] [queues] [property] [compress_over] [retries] [timeout_ms] [attempt_ms] [interval_ms] [flag] [deadline_ms] [trace]
+ * [access_key secret_key].
  *
  * Message i has the body "prefix-i", padded with '.' to size; the key keys+i (and a second one, keys+"all"); tag i modulo their
  * number. queue fixes the queue, queues=n sends message i to queue i modulo n. count=0 goes on until stopped.
@@ -26,7 +27,7 @@ final class Produce {
     }
 
     static void run(Order order) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(order.text("group", "driver-producers"), null, order.flag("trace"), null);
+        DefaultMQProducer producer = new DefaultMQProducer(order.text("group", "driver-producers"), order.hook(), order.flag("trace"), null);
         order.configure(producer);
         producer.setSendMsgTimeout(order.number("timeout_ms", 15_000));
         limitAttempts(producer, order.number("attempt_ms", -1));

@@ -2,6 +2,7 @@ import java.lang.reflect.Method;
 
 import org.apache.rocketmq.client.AccessChannel;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.trace.AsyncTraceDispatcher;
 import org.apache.rocketmq.client.trace.TraceContext;
 import org.apache.rocketmq.client.trace.TraceDataEncoder;
@@ -28,7 +29,7 @@ final class Traces {
     static DefaultMQPushConsumer consumer(Order order) throws Exception {
         String group = order.text("group");
         if (!order.flag("trace")) {
-            return new DefaultMQPushConsumer(group);
+            return new DefaultMQPushConsumer(group, order.hook(), new AllocateMessageQueueAveragely());
         }
         try {
             Method enable = DefaultMQPushConsumer.class.getMethod("setEnableTrace", boolean.class);

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tandemq.cli.ha.health import COLUMNS_MAX, faults_of, open_members, open_warning, verdict
+from tandemq.cli.ha.health import COLUMNS_MAX, faults_of, open_members, open_warnings, verdict
 from tandemq.cli.support.members import FoundBroker, Group
+from tandemq.cli.support.name_servers import Openings
 from tandemq.run.local import LocalCluster
 from tests.unit.cli.conftest import Run
 
@@ -213,10 +214,14 @@ def test_verdict_fits_100_columns() -> None:
     assert line.endswith("… (and 1 more)")
 
 
-def test_open_members_are_warned_of() -> None:
+def test_open_members_name_servers_and_metrics_are_warned_of() -> None:
     group = Group("a", [static(0, isOpen=True), static(1, isOpen=False), FoundBroker("a", 2, "h:2", True)])
     assert open_members(group) == [0]
-    assert "at a/0: authenticationEnabled is off" in (open_warning([group]) or "")
-    many = Group("b", [static(number, isOpen=True) for number in range(8)])
-    assert "a/0, b/0, b/1, b/2, b/3 and 4 more:" in (open_warning([group, many]) or "")
-    assert open_warning([Group("c", [static(0)])]) is None
+    (warning,) = open_warnings([group], {"h:1": Openings(False, False)})
+    assert "at a/0: authenticationEnabled is off" in warning
+    many = Group("b", [static(number, isOpen=True, hasOpenMetrics=number == 3) for number in range(8)])
+    access, metrics = open_warnings([group, many], {"h:1": Openings(True, True)})
+    assert "a/0, b/0, b/1, b/2, b/3 and 5 more:" in access
+    assert "metrics of b/3, h:1: there is no metricsCredentialsFile" in metrics
+    assert open_warnings([], {"h:1": Openings(True, False)})[0].startswith("any client may do everything at h:1:")
+    assert open_warnings([Group("c", [static(0)])], {}) == []

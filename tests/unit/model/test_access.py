@@ -1,11 +1,15 @@
 """Decisions of policies: the most specific resource decides, Deny between equals, whatever the order."""
 
 import itertools
+from ipaddress import ip_address, ip_network
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tandemq.errors import ProtocolError
 from tandemq.model.access import (
+    SIZE_MAX,
     Need,
     Policy,
     PolicyEntry,
@@ -15,6 +19,7 @@ from tandemq.model.access import (
     check_entry,
     merged,
     parse_source,
+    size_of,
     without,
 )
 
@@ -103,6 +108,59 @@ def test_the_number_of_entries_is_bounded() -> None:
     many = Policy("Custom", tuple(entry(f"Topic:t{number}", "Allow") for number in range(5_001)))
     with pytest.raises(ProtocolError, match="at most 5000"):
         merged([], [many])
+
+
+def test_the_number_of_source_addresses_is_bounded() -> None:
+    sources = tuple(f"10.0.{number // 256}.{number % 256}" for number in range(SIZE_MAX))
+    with pytest.raises(ProtocolError, match="at most 10000 entries and source"):
+        merged([], [Policy("Custom", (entry("Topic:t", "Allow", sources=sources),))])
+    with pytest.raises(ProtocolError, match="10001 source addresses"):
+        check_entry(entry("Topic:t", "Allow", sources=(*sources, "::1")))
+    assert size_of([Policy("Custom", (entry("Topic:t", "Allow", sources=sources[:5]),))]) == 6
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 255), st.integers(0, 8).map(lambda bits: 32 - bits), st.sampled_from(["10.0.0", "::"])
+        ),
+        max_size=12,
+    )
+)
+def test_sources_are_what_their_ranges_have(ranges: list[tuple[int, int, str]]) -> None:
+    texts = tuple(
+        f"{prefix}.{low}/{bits}" if prefix != "::" else f"::{low:x}/{bits + 96}" for low, bits, prefix in ranges
+    )
+    networks = [ip_network(text, strict=False) for text in texts]
+    rules = Rules([Policy("Custom", (entry("Topic:t", "Allow", sources=texts or ("192.0.2.1",)),))])
+    for number in range(256):
+        for address in (f"10.0.0.{number}", f"::{number:x}"):
+            is_in = any(ip_address(address) in network for network in networks)
+            assert rules.allows(Need(ResourceKind.TOPIC, "t", PUB), address) is (True if is_in else None), address
+
+
+_NAMES = st.text("ab", min_size=1, max_size=4)
+_RESOURCES = st.one_of(
+    st.just("*"), st.builds("{}:{}{}".format, st.sampled_from(["Topic", "Group"]), _NAMES, st.sampled_from(["", "*"]))
+) | st.sampled_from(["Topic:*", "Group:*"])
+
+
+@given(st.lists(st.tuples(_RESOURCES, st.sampled_from(["Allow", "Deny"])), max_size=8), _NAMES)
+def test_the_index_decides_as_a_search_through_all_entries(listed: list[tuple[str, str]], topic: str) -> None:
+    def rank(resource: str) -> int:
+        """Return how specific a resource is that matches the topic; 0: it does not match."""
+        if resource == "*":
+            return 1
+        kind, _, name = resource.partition(":")
+        if kind != "Topic" or not (topic.startswith(name[:-1]) if name.endswith("*") else topic == name):
+            return 0
+        return 2 + len(name) if name.endswith("*") else 1_000
+
+    best = max((rank(resource) for resource, _ in listed), default=0)
+    decisions = {decision for resource, decision in listed if best and rank(resource) == best}
+    expected = None if not decisions else "Deny" not in decisions
+    found = Rules([Policy("Custom", tuple(entry(*each) for each in listed))])
+    assert found.allows(Need(ResourceKind.TOPIC, topic, PUB), HERE) is expected
 
 
 def test_retry_topics_stand_for_their_groups() -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 from struct import pack
 from typing import Any
 
-from tandemq.boundary import Closed, LinkKind, Now, Opened, Outbox, Turn
+from tandemq.boundary import Closed, JobDone, LinkKind, Now, Opened, Outbox, Turn
+from tandemq.codec.proofs import Keyring
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.config.account_files import AccountFiles
 from tandemq.config.settings import NameServerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -36,9 +38,16 @@ class FakeOutbox:
 class Driver:
     """Sends requests to a name server over numbered connections, and checks that each response matches its request."""
 
-    def __init__(self, path: Path, config: NameServerConfig | None = None, outbox: Outbox | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: NameServerConfig | None = None,
+        outbox: Outbox | None = None,
+        keyring: Keyring | None = None,
+        account_files: AccountFiles | None = None,
+    ) -> None:
         self.now = Now(1_000, 1_700_000_000_000)
-        self.node = NameServer(config or NameServerConfig(), RealDisk(path), outbox)
+        self.node = NameServer(config or NameServerConfig(), RealDisk(path), outbox, keyring, account_files)
         self._opaque = 0
 
     def open(self, link: int) -> Turn:
@@ -55,6 +64,8 @@ class Driver:
             self.now.mono_ms = due
             step = self.node.turn([], [], self.now)
             turn.closes += step.closes
+            for job in step.jobs:
+                self.node.turn([], [JobDone(job, job.run())], self.now)
         self.now.mono_ms = end
         return turn
 

@@ -308,7 +308,7 @@ def test_full_disk_is_reported_to_the_operator(server: Driver, monkeypatch: pyte
     def full(path: str, data: bytes) -> None:
         raise DiskFull(f"{path}: no space for {len(data)} bytes")
 
-    monkeypatch.setattr(server.node._processor._kv_config._disk, "replace", full)
+    monkeypatch.setattr(server.node.processor._kv_config._disk, "replace", full)
     answer = server.call(CLIENT, 100, namespace="n", key="k", value="v")
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "no space" in (answer.remark or "")

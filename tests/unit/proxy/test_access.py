@@ -7,6 +7,7 @@ import pytest
 from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
+from tandemq.proxy import access
 from tandemq.proxy.access import KEPT_MS, NEEDS, NOT_AUTHENTICATED
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tests.spec import spec
@@ -101,6 +102,20 @@ def test_a_known_user_is_served_while_no_broker_answers(cluster: Guarded) -> Non
     cluster.forget()
     cluster.broker.restart_after(1_500)
     assert code(client.send(message("T")).status) == "OK"
+
+
+def test_a_flood_of_unknown_users_takes_no_place_from_users(cluster: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "USERS_KEPT_MAX", 1)
+    monkeypatch.setattr(access, "UNKNOWN_KEPT_MAX", 2)
+    client = cluster.as_user(ROOT)
+    assert code(client.send(message("T")).status) == "OK"
+    stranger = cluster.client("c-2")
+    for number in range(5):
+        stranger.user = Credentials(f"unknown-{number}", "key")
+        assert code(stranger.send(message("T")).status) == "UNAUTHORIZED"
+    cluster.forget()
+    cluster.broker.restart_after(1_500)
+    assert code(client.send(message("T")).status) == "OK", "the user is still known"
 
 
 def test_a_disabled_user_is_refused(cluster: Guarded) -> None:

@@ -62,8 +62,11 @@ def test_cluster_without_a_secret_works_as_before(tmp_path: Path) -> None:
 
 def test_reachable_unauthenticated_registry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     config = NameServerConfig(registry_enable=True)
-    for quiet in (replace(config, bind_address="127.0.0.1"), replace(config, ha_secret_file="s"), NameServerConfig()):
+    checked = replace(config, authentication_enable=True, ha_secret_file="s")
+    for quiet in (replace(config, bind_address="127.0.0.1"), checked):
         log_open_access(quiet, 9876)
     assert caplog.messages == []
-    log_open_access(config, 9876)
-    assert "no haSecretFile" in caplog.text
+    log_open_access(replace(config, authentication_enable=True), 9876)
+    assert "no haSecretFile" in caplog.text and len(caplog.messages) == 1
+    log_open_access(NameServerConfig(), 9876)
+    assert "authenticationEnabled is off" in caplog.messages[1] and len(caplog.messages) == 2

@@ -10,7 +10,6 @@ from tandemq.broker.ha.admission import SlaveAdmission
 from tandemq.broker.ha.lost_tail import LostTail
 from tandemq.broker.ha.replica_progress import SlaveOffsets
 from tandemq.broker.kernel.kernel import Kernel
-from tandemq.broker.kernel.refused_peers import host_of
 from tandemq.broker.kernel.role import (
     HeartbeatReceived,
     LogEndReported,
@@ -21,6 +20,7 @@ from tandemq.broker.kernel.role import (
 from tandemq.codec.ha import Heartbeat
 from tandemq.errors import StoreError
 from tandemq.model.codes import ResponseCode
+from tandemq.model.peers import host_of
 from tandemq.replication import master
 from tandemq.replication.acknowledged import copied_offset, enough_in_reach
 from tandemq.replication.authentication import MasterProver

@@ -244,4 +244,4 @@ def _changes_of(tables: Iterable[StreamedTable]) -> list[Metadata]:
 
 
 def _whole(tables: Iterable[StreamedTable]) -> list[Metadata]:
-    return [Metadata(table.kind, table.whole()) for table in tables]
+    return [Metadata(table.kind, piece) for table in tables for piece in table.pieces()]

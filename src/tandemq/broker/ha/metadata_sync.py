@@ -58,8 +58,12 @@ class MetadataSync:
     def sync(self, master: str, now: Now) -> None:
         """Request every table."""
         for table in self._tables:
-            on_answer = partial(self._on_answer, master, table)
-            self._peers.call(master, Command(table.code), TIMEOUT_MS, on_answer, self._turn.out, now)
+            self._request(table, master, now)
+
+    def _request(self, table: Table, master: str, now: Now) -> None:
+        on_answer = partial(self._on_answer, master, table)
+        command = Command(table.code, fields=table.request_fields())
+        self._peers.call(master, command, TIMEOUT_MS, on_answer, self._turn.out, now)
 
     def _on_answer(self, master: str, table: Table, answer: Command | None, now: Now) -> None:
         if answer is None or answer.code != ResponseCode.SUCCESS:
@@ -73,6 +77,9 @@ class MetadataSync:
             table.take_polled(Polled(answer.body, master, is_accepted, now))
         except (TandemError, AttributeError, KeyError, TypeError, ValueError) as error:
             log.warning("metadata: %s from master=%s is unusable: %s", table.code.name, master, brief(error, 1_000))
+            return
+        if table.has_more:
+            self._request(table, master, now)
             return
         self.synced_ms[table.code] = now.wall_ms
         # Before the log is copied, an offset may be of messages that the master lost.

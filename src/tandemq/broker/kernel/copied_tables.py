@@ -9,6 +9,7 @@ A feature declares its tables (`Feature.tables`); those of the kernel are in `sh
 
 # ruff: noqa: B027  # a table overrides only the methods that it needs
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tandemq.boundary import Now
@@ -37,6 +38,10 @@ class Table(ABC):
     may_be_ahead = False
     """Whether a slave's table may be newer than its master's: consumers that read from a slave commit there."""
 
+    def request_fields(self) -> dict[str, str]:
+        """Return header fields of a slave's request for the table: what it has, for a table that is large."""
+        return {}
+
     @abstractmethod
     def polled(self, command: Command) -> bytes:
         """Return the response body to a slave's request for the table."""
@@ -44,6 +49,11 @@ class Table(ABC):
     @abstractmethod
     def take_polled(self, polled: Polled) -> None:
         """Apply the response body of the master."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the master has more than its last response had, so that it is to be requested again at once."""
+        return False
 
     def correct(self) -> None:
         """After the log was truncated: lower offsets beyond the end of their queue to the end, and save the table."""
@@ -76,6 +86,10 @@ class StreamedTable(Table):
     @abstractmethod
     def whole(self) -> bytes:
         """Return the whole table, as JSON."""
+
+    def pieces(self) -> Iterable[bytes]:
+        """Return the whole table in pieces, each as JSON, which are taken in this order."""
+        return (self.whole(),)
 
     @abstractmethod
     def take(self, table: dict[str, Any], payload: bytes) -> None:

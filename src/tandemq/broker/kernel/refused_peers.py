@@ -1,15 +1,12 @@
 """Peers that replication did not let in: counted, and logged once a minute per address."""
 
 import logging
-from functools import lru_cache
-from ipaddress import ip_address
 
 from tandemq.boundary import Now
+from tandemq.model.peers import host_of
 from tandemq.refusals import Refusals
 
 log = logging.getLogger(__name__)
-HOSTS_KEPT_MAX = 4_096
-"""Maximum number of peers whose addresses are kept: access control asks for them with each request."""
 
 
 class RefusedPeers:
@@ -29,10 +26,3 @@ class RefusedPeers:
         times = self._refusals.note(host_of(peer), now.mono_ms)
         if times:
             log.warning("replication: peer=%s refused times=%d reason=%r", peer, times, reason)
-
-
-@lru_cache(maxsize=HOSTS_KEPT_MAX)
-def host_of(peer: str) -> str:
-    """Return the address in "ip:port" in the form that haClassicPeers has."""
-    host = ip_address(peer.rpartition(":")[0].strip("[]"))
-    return str(getattr(host, "ipv4_mapped", None) or host)

@@ -75,6 +75,7 @@ class FailoverProcessor(Feature):
             "brokerName": config.broker_name,
             "brokerId": config.broker_id,
             "isOpen": config.is_open,
+            "hasOpenMetrics": config.has_open_metrics,
         }
         if role is not None:
             table |= _status_table(role.member.status(now), now) | {

@@ -30,14 +30,15 @@ Table = Callable[[], dict[str, Any]]
 
 class _SaveWork(NamedTuple):
     disk: Disk
-    contents: list[tuple[TableFile, bytes]]
+    contents: list[tuple[TableFile, dict[str, Any] | bytes]]
+    """The content of a table, or for one that its file encodes by itself the snapshot, encoded here."""
     journals: Sequence[File]
 
     def run(self) -> None:
         for journal in self.journals:
             journal.datasync()
-        for file, data in self.contents:
-            file.write(self.disk, data)
+        for file, content in self.contents:
+            file.write(self.disk, content if isinstance(content, bytes) else file.encoded(content))
 
 
 class _JournaledTable(NamedTuple):
@@ -102,7 +103,7 @@ class Saver:
             table: returns its content.
             changes: returns the content of a line of the journal.
         """
-        journal = TableJournal(self.disk, file.name, changes)
+        journal = TableJournal(self.disk, file.name, changes, is_secret=file.is_secret)
         self._journaled[file] = _JournaledTable(table, journal)
         if journal.has_files:
             self._due[file] = table
@@ -160,11 +161,11 @@ class Saver:
                 if journal.size > JOURNAL_BYTES_MAX:
                     self._due[file] = table
 
-    def _content(self, file: TableFile, table: Table) -> bytes:
+    def _content(self, file: TableFile, table: Table) -> dict[str, Any] | bytes:
         value = table()
         if file in self._journaled:
             self._journaled[file].journal.rotate(value["dataVersion"])
-        return encode_table(value)
+        return encode_table(value) if file.encode is None else value
 
     def _begin_sync(self, file: TableFile) -> File:
         journal = self._journaled[file].journal

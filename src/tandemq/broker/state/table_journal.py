@@ -68,15 +68,17 @@ class _Step(NamedTuple):
 class TableJournal:
     """The change files of one table."""
 
-    def __init__(self, disk: Disk, name: str, changes: Changes) -> None:
+    def __init__(self, disk: Disk, name: str, changes: Changes, *, is_secret: bool = False) -> None:
         """List the existing files; write nothing yet.
 
         Args:
             disk: the store directory.
             name: file name of the table.
             changes: returns the content of a line.
+            is_secret: whether only the broker's own user may read the files.
         """
         self._disk = disk
+        self._is_secret = is_secret
         self._changes = changes
         self._prefix = name.removesuffix(".json") + _SUFFIX
         numbers = (found.removeprefix(self._prefix) for found in disk.list("config") if found.startswith(self._prefix))
@@ -221,7 +223,7 @@ class TableJournal:
                 del self._files[-1]
                 self._is_unused = False
             number = self._saved_below = max(self._saved_below, self._files[-1] + 1 if self._files else 0)
-            file = self._disk.open(f"config/{self._prefix}{number}", create=True)
+            file = self._disk.open(f"config/{self._prefix}{number}", create=True, is_secret=self._is_secret)
             self._files.append(number)
             self._is_unused = True
             file.pwrite(line, 0)

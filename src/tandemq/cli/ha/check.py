@@ -5,11 +5,12 @@ Source: docs/guides/operations.md, "Health for scripts".
 
 import click
 
-from tandemq.cli.ha.health import faults_of, open_members, open_warning, outages_of, verdict
+from tandemq.cli.ha.health import faults_of, open_members, open_warnings, outages_of, verdict
 from tandemq.cli.ha.nagios import ClusterFaults, LagLimits, PluginState, plugin_line, unknown_line
 from tandemq.cli.ha.status import group_rows
 from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.members import Group, GroupSearch, search_options
+from tandemq.cli.support.name_servers import openings
 from tandemq.cli.support.output import json_option, show_json
 from tandemq.errors import ConfigError, LocalError, TandemError
 
@@ -53,7 +54,8 @@ def check(
       or does not exist, or there is no broker at all.
     Exit code 1: no name server, registry or broker answers. 2: wrong usage.
 
-    A warning on stderr names brokers that other machines reach without access control. The exit code stays.
+    Warnings on stderr name brokers, name servers and metrics that other machines reach without credentials. The exit
+    code stays.
 
     Name servers drop a group two minutes after its last broker stopped. Name the group with --broker to be warned then.
 
@@ -73,7 +75,7 @@ def check(
         line, state = plugin_line(found, limits)
         click.echo(line)
         return state
-    return _print_verdict(found, groups, as_json=as_json)
+    return _print_verdict(found, groups, open_warnings(groups, openings(search.name_servers)), as_json=as_json)
 
 
 def _check_usage(limits: LagLimits, *, nagios: bool, as_json: bool) -> None:
@@ -106,7 +108,7 @@ def _find(search: GroupSearch, broker: str | None) -> tuple[ClusterFaults, list[
     ), groups
 
 
-def _print_verdict(found: ClusterFaults, groups: list[Group], *, as_json: bool) -> int:
+def _print_verdict(found: ClusterFaults, groups: list[Group], warnings: list[str], *, as_json: bool) -> int:
     brokers = sum(map(len, found.rows.values()))
     line, is_healthy = verdict(found.faults, brokers), not any(found.faults.values())
     if as_json:
@@ -122,9 +124,9 @@ def _print_verdict(found: ClusterFaults, groups: list[Group], *, as_json: bool) 
             }
             for name, faults in found.faults.items()
         ]
-        show_json({"healthy": is_healthy, "verdict": line, "groups": of_groups})
+        show_json({"healthy": is_healthy, "verdict": line, "groups": of_groups, "warnings": warnings})
     else:
         click.echo(line)
-        if warning := open_warning(groups):
+        for warning in warnings:
             click.echo(f"tandemq: warning: {warning}", err=True)
     return 0 if is_healthy else EXIT_FAULTS

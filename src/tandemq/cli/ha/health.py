@@ -15,12 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tandemq.cli.support.members import FoundBroker, Group
+from tandemq.cli.support.name_servers import Openings
 
 NO_MASTER = "no master"
 COLUMNS_MAX = 100
 """Maximum length of the verdict."""
 OPEN_NAMED_MAX = 5
-"""Maximum number of members that the warning about access control names."""
+"""Maximum number of processes that a warning about access control names."""
 _MAY_READ, _MAY_WRITE = ("FULL", "READ"), ("FULL", "WRITE")
 Rows = Sequence[Mapping[str, Any]]
 """The rows of a group, as printed by `ha status --json`."""
@@ -47,14 +48,32 @@ def open_members(group: Group) -> list[int]:
     return sorted(found.broker_id for found in group.members if (found.failover or {}).get("isOpen"))
 
 
-def open_warning(groups: Iterable[Group]) -> str | None:
-    """Return a warning about all `open_members`; None if there are none."""
-    found = [f"{group.name}/{broker_id}" for group in groups for broker_id in open_members(group)]
-    if not found:
-        return None
-    more = f" and {len(found) - OPEN_NAMED_MAX} more" if len(found) > OPEN_NAMED_MAX else ""
-    names = ", ".join(found[:OPEN_NAMED_MAX])
-    return f"any client may do everything at {names}{more}: authenticationEnabled is off; see docs/reference/access.md"
+def open_warnings(groups: Sequence[Group], name_servers: Mapping[str, Openings]) -> list[str]:
+    """Return warnings about brokers, and name servers by address, at which access control or credentials are off."""
+    free = _members(groups, "isOpen") + [address for address, found in name_servers.items() if found.is_open]
+    metrics = _members(groups, "hasOpenMetrics")
+    metrics += [address for address, found in name_servers.items() if found.has_open_metrics]
+    warnings = []
+    if free:
+        warnings.append(
+            f"any client may do everything at {_some(free)}: authenticationEnabled is off; see docs/reference/access.md"
+        )
+    if metrics:
+        warnings.append(f"any client may read the metrics of {_some(metrics)}: there is no metricsCredentialsFile")
+    return warnings
+
+
+def _members(groups: Iterable[Group], flag: str) -> list[str]:
+    return [
+        f"{group.name}/{number}"
+        for group in groups
+        for number in sorted(found.broker_id for found in group.members if (found.failover or {}).get(flag))
+    ]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - OPEN_NAMED_MAX} more" if len(names) > OPEN_NAMED_MAX else ""
+    return ", ".join(names[:OPEN_NAMED_MAX]) + more
 
 
 def verdict(faults: Mapping[str, Sequence[str]], brokers: int) -> str:

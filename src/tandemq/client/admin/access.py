@@ -14,6 +14,7 @@ from tandemq.errors import ProtocolError, RemoteError
 from tandemq.model.access import SUBJECT_PREFIX, AclUser, Policy
 from tandemq.model.codes import RequestCode
 
+PAGE_USERS = 1_000
 EXISTS = "The user is existed"
 """How brokers, Java's too, answer to the creation of a user that they have."""
 
@@ -46,12 +47,25 @@ def delete_user(routes: Routes, name: str) -> Steps[None]:
 
 def users(routes: Routes) -> Steps[dict[str, dict[str, str]]]:
     """Return the users by name, without their keys, as the first master has them. Raises as `each_master`."""
-    bodies = yield from each_master(routes, RequestCode.AUTH_LIST_USER, filter="")
-    listed = _listed(bodies[0])
+    listed = yield from _all_pages(routes, RequestCode.AUTH_LIST_USER, filter="")
     return {
         str(user.get("username")): {"type": str(user.get("userType")), "status": str(user.get("userStatus"))}
         for user in listed
     }
+
+
+def _all_pages(routes: Routes, code: RequestCode, **fields: object) -> Steps[list[dict[str, Any]]]:
+    """Return a list of the first master, which TandemQ's gives in pages, and Java's as a whole."""
+    info = yield from cluster_info(routes)
+    address = next(iter(info.masters(None)))
+    found: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None:
+        answer = yield from ask(address, request(code, b"", limit=PAGE_USERS, after=after, **fields))
+        found += _listed(answer.body)
+        following = answer.fields.get("next")
+        after = following if following != after else None
+    return found
 
 
 def put_entry(
@@ -94,10 +108,10 @@ def delete_entry(routes: Routes, name: str, resource: str) -> Steps[None]:
 
 def policies(routes: Routes) -> Steps[list[dict[str, Any]]]:
     """Return the entries of all users, as the first master has them. Raises as `each_master`."""
-    bodies = yield from each_master(routes, RequestCode.AUTH_LIST_ACL, subjectFilter="", resourceFilter="")
+    listed = yield from _all_pages(routes, RequestCode.AUTH_LIST_ACL, subjectFilter="", resourceFilter="")
     return [
         {"user": str(acl["subject"]).removeprefix(SUBJECT_PREFIX), "policy": policy.get("policyType"), **entry}
-        for acl in _listed(bodies[0])
+        for acl in listed
         for policy in acl.get("policies") or ()
         for entry in policy.get("entries") or ()
     ]

@@ -10,11 +10,12 @@ Source: docs/reference/access.md; RocketMQ AclUtils, AclSigner, AclClientRPCHook
 
 import hmac
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
-from tandemq.model.access import RESERVED_PREFIX, Credentials
+from tandemq.model.access import RESERVED_PREFIX, AclUser, Credentials
 
 ACCESS_KEY, SIGNATURE, SECURITY_TOKEN = "AccessKey", "Signature", "SecurityToken"
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
@@ -28,10 +29,20 @@ _HEX_CHARACTERS = 40
 _MEMBER_LABEL = b"tandemq-member-1 signs requests"
 
 
+@lru_cache(maxsize=16)
 def member_credentials(secret: bytes) -> Credentials:
     """Return the user as which the brokers that know a secret of replication sign requests to each other."""
     key = hmac.digest(secret, _MEMBER_LABEL, "sha256").hex()
     return Credentials(f"{RESERVED_PREFIX}{sha256(key.encode()).hexdigest()[:16]}", key)
+
+
+def member_user(secrets: Iterable[bytes], name: str) -> AclUser | None:
+    """Return the super user that those sign as who know one of some secrets; None if the name is another one."""
+    for secret in secrets:
+        credentials = member_credentials(secret)
+        if credentials.access_key == name:
+            return AclUser(name, credentials.secret_key, "Super")
+    return None
 
 
 def signed(fields: Mapping[str, str], body: bytes, credentials: Credentials) -> dict[str, str]:

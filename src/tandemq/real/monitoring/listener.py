@@ -7,8 +7,8 @@
 One request per connection. The thread waits for sockets and for answers of the event loop, which it asks and never
 touches. Peers are not trusted: CONNECTIONS_MAX connections, of which the oldest incomplete one makes room for a new
 one; HEAD_BYTES_MAX bytes of request, HEAD_SECONDS to send it, SECONDS for the whole, ACCEPTS_PER_SECOND. The event loop
-is asked one question at a time, and its answer serves all requests of the next ANSWER_SECONDS. Nothing that it sends is
-secret, but it has names of topics and groups.
+is asked one question at a time, and its answer serves all requests of the next ANSWER_SECONDS. What it sends has names
+of topics and groups: if there are credentials, /metrics needs one of them, and /readyz has reasons only with one.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import selectors
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -51,6 +51,9 @@ _SECOND_NS = 1_000_000_000
 _GZIP_FROM_BYTES = 1_024
 _JSON = "application/json"
 _PATHS = ("/metrics", "/healthz", "/-/healthy", "/readyz")
+_CHALLENGES = ("Bearer", 'Basic realm="tandemq"')
+Admits = Callable[[str], bool]
+"""Whether the header `Authorization` of a request, "" if it has none, has credentials."""
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -74,7 +77,9 @@ class _Request(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # overridden
         """Log nothing: clients choose the text."""
 
-    def respond(self, status: HTTPStatus, body: bytes, kind: str, *, encoding: str = "") -> bytes:
+    def respond(
+        self, status: HTTPStatus, body: bytes, kind: str, *, encoding: str = "", challenges: Sequence[str] = ()
+    ) -> bytes:
         """Return the response."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -83,6 +88,8 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         if encoding:
             self.send_header("Content-Encoding", encoding)
+        for challenge in challenges:
+            self.send_header("WWW-Authenticate", challenge)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -118,13 +125,14 @@ class _Asked:
 class MonitoringListener:
     """The server. `open` binds, `start` begins to answer, `close` ends it."""
 
-    def __init__(self, address: str, port: int, node: MeteredNode) -> None:
-        """Bind the port; 0 for any free one. `port` then has its number.
+    def __init__(self, address: str, port: int, node: MeteredNode, admits: Admits | None = None) -> None:
+        """Bind the port; 0 for any free one. `port` then has its number. `admits`: None if no credentials are needed.
 
         Raises:
             ConfigError: the address cannot be used.
         """
         self._node = node
+        self._admits = admits
         self._sockets: list[socket.socket] = []
         try:
             self._sockets = bind(address, port)
@@ -304,11 +312,19 @@ class MonitoringListener:
             self._respond(connection, self._health(request))
         elif path == "/readyz":
             self._ask(connection, QuestionKind.READINESS)
+        elif path == "/metrics" and not self._is_admitted(request):
+            body = b"metricsCredentialsFile: a token, or user and password, is missing or wrong\n"
+            self._respond(
+                connection, request.respond(HTTPStatus.UNAUTHORIZED, body, "text/plain", challenges=_CHALLENGES)
+            )
         elif path == "/metrics":
             self._ask(connection, QuestionKind.PAGE)
         else:
             body = f"there is only {', '.join(_PATHS)}\n".encode()
             self._respond(connection, request.respond(HTTPStatus.NOT_FOUND, body, "text/plain"))
+
+    def _is_admitted(self, request: _Request) -> bool:
+        return self._admits is None or self._admits(request.headers.get("Authorization", ""))
 
     def _ask(self, connection: _Connection, kind: QuestionKind) -> None:
         asked = self._asked[kind]
@@ -348,8 +364,10 @@ class MonitoringListener:
         if answer.kind is QuestionKind.READINESS:
             is_ready = not answer.reasons
             status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
-            body = json.dumps({"ready": is_ready, "reasons": list(answer.reasons)}).encode()
-            self._respond(connection, request.respond(status, body, _JSON))
+            state: dict[str, object] = {"ready": is_ready}
+            if self._is_admitted(request):
+                state["reasons"] = list(answer.reasons)
+            self._respond(connection, request.respond(status, json.dumps(state).encode(), _JSON))
             return
         is_openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
         text, encoding = page(answer.families, is_openmetrics=is_openmetrics), ""

@@ -18,7 +18,7 @@ from tandemq.boundary import LinkKind
 from tandemq.errors import ConfigError
 from tandemq.real.loop import Loop
 from tandemq.real.monitoring import listener
-from tandemq.real.monitoring.listener import CONNECTIONS_MAX, HEAD_BYTES_MAX, MonitoringListener
+from tandemq.real.monitoring.listener import _PATHS, CONNECTIONS_MAX, HEAD_BYTES_MAX, MonitoringListener
 from tandemq.real.monitoring.metered_node import MeteredNode
 from tandemq.real.network.listening import bind
 from tests.spec import spec
@@ -31,11 +31,11 @@ GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 class Server:
     """A loop with a node on one thread, and the listener on another."""
 
-    def __init__(self, series: int) -> None:
+    def __init__(self, series: int, admits: Callable[[str], bool] | None = None) -> None:
         self.loop = Loop()
         self.loop.listen("127.0.0.1", 0, LinkKind.REMOTING)
         self.metered = MeteredNode(Node(series), self.loop.wake, 50_000)
-        self.listener = MonitoringListener("127.0.0.1", 0, self.metered)
+        self.listener = MonitoringListener("127.0.0.1", 0, self.metered, admits)
         self.listener.start()
         self._thread = threading.Thread(target=self.loop.run, args=(self.metered,), daemon=True)
 
@@ -81,8 +81,8 @@ def is_closed(sock: socket.socket) -> bool:
 def start() -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
-    def build(series: int = 10, *, runs: bool = True) -> Server:
-        servers.append(Server(series))
+    def build(series: int = 10, *, runs: bool = True, admits: Callable[[str], bool] | None = None) -> Server:
+        servers.append(Server(series, admits))
         if runs:
             servers[-1].start()
         return servers[-1]
@@ -104,6 +104,22 @@ def test_metrics_are_served_in_both_formats_and_compressed(start: Callable[..., 
     assert gzip.decompress(packed).count(b"tandemq_size{") == 10_000
     with urlopen(Request(f"http://127.0.0.1:{server.listener.port}/metrics", method="HEAD"), timeout=WAIT_S) as head:
         assert head.read() == b""
+
+
+def test_every_path_but_health_needs_credentials_if_there_are_any(start: Callable[..., Server]) -> None:
+    server = start(admits=lambda given: given == "Bearer good")
+    shown = {path: server.get(path) for path in _PATHS}
+    assert {path: status for path, (status, _, _) in shown.items()} == {
+        "/metrics": 401,
+        "/healthz": 200,
+        "/-/healthy": 200,
+        "/readyz": 503,
+    }
+    assert b"tandemq_size" not in shown["/metrics"][1]
+    assert json.loads(shown["/readyz"][1]) == {"ready": False}
+    assert server.get("/metrics", Authorization="Bearer bad")[0] == 401
+    assert server.get("/metrics", Authorization="Bearer good")[0] == 200
+    assert json.loads(server.get("/readyz", Authorization="Bearer good")[1])["reasons"]
 
 
 @spec("O05")

@@ -15,11 +15,11 @@ Source: docs/reference/access.md; RocketMQ AuthenticationPipeline, Authorization
 
 import logging
 from collections.abc import Iterator
+from heapq import merge
 
 import msgspec
 
 from tandemq.boundary import Now, Turn
-from tandemq.broker.features.access.file_accounts import FileAccounts
 from tandemq.broker.features.access.needs import OPEN, needs_of, needs_of_half
 from tandemq.broker.features.access.table import AccessTable, CopiedAccessTable
 from tandemq.broker.kernel.connection import Link
@@ -28,11 +28,11 @@ from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.guard import RequestGuard
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.quotas import Quotas
-from tandemq.broker.kernel.refused_peers import host_of
 from tandemq.broker.kernel.sends import ENGINE_SENDS
 from tandemq.codec.record.record import property_value
-from tandemq.codec.remoting.signature import ACCESS_KEY, is_signed, member_credentials
+from tandemq.codec.remoting.signature import ACCESS_KEY, is_signed, member_user
 from tandemq.config.access import configured_users
+from tandemq.config.file_accounts import CHECK_MS, FileAccounts
 from tandemq.config.settings import BrokerConfig
 from tandemq.engine import SigningUser
 from tandemq.errors import ProtocolError, StoreError
@@ -41,6 +41,7 @@ from tandemq.model.accounts import Translated
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.command import Command
 from tandemq.model.message import REAL_TOPIC
+from tandemq.model.peers import host_of
 from tandemq.model.white_addresses import white_addresses
 from tandemq.refusals import Refusals
 from tandemq.telemetry.families import Batch, Source, Values, counter
@@ -65,18 +66,24 @@ class AccessControl(Feature, RequestGuard):
             StoreDamaged: the table cannot be read.
             ConfigError: a file of accounts cannot be read, or is malformed.
         """
-        self.table = AccessTable(kernel.saver)
-        self.files = FileAccounts(kernel)
+        self.table = AccessTable(kernel.saver, kernel.began.wall_ms)
+        self.files = FileAccounts(kernel.account_files)
+        self._turn = kernel.turn
+        if kernel.account_files is not None:
+            kernel.every(CHECK_MS, self._look)
         self._store = kernel.store
         self._keyring = kernel.keyring
         self._cluster = kernel.current.config.cluster
         self._quotas = kernel.features.find(Quotas)
-        self._links: dict[str, set[int]] = {}
+        self._links = kernel.links
+        self._users_links: dict[str, set[int]] = {}
         """Connections of the users whose number of connections is limited."""
         self._senders: dict[int, SigningUser] = {}
         """Users of connections, with rights that they were found to have. Forgotten with each change."""
         self._generations = (0, 0)
         """Of the table and the files, to which `_senders` belongs."""
+        self._links_users: dict[int, list[str]] = {}
+        """Users of those connections."""
         self._refusals = Refusals()
         self._refused: dict[str, int] = {"authentication": 0, "authorization": 0, "malformed": 0, "connections": 0}
         self._checks_rights = False
@@ -91,19 +98,40 @@ class AccessControl(Feature, RequestGuard):
         self.is_on = config.checks_users
         self.has_accounts = config.acl_enable
         self._checks_rights = config.checks_rights
+        if was_on and not self.is_on:
+            self._forget_users()
         if self.is_on and not was_on and not any(user.is_super for user in self.users()):
             log.error("access: there is no super user, so that nobody can change users: set initAuthenticationUser")
 
-    def users(self) -> Iterator[AclUser]:
-        """Yield all users, each name once."""
-        yield from self.table.users.values()
-        yield from (user for name, user in self._own.items() if name not in self.table.users)
-        yield from (user for user in self.files if self.account(user.username) is not None)
+    def _look(self, _now: Now) -> None:
+        job = self.files.look()
+        if job is not None:
+            self._turn.out.jobs.append(job)
+
+    def _forget_users(self) -> None:
+        """Free open connections of the limits of their users."""
+        self._users_links.clear()
+        self._links_users.clear()
+        for link in self._links.values():
+            link.budget = None
+
+    def users(self, after: str = "") -> Iterator[AclUser]:
+        """Yield all users in the order of their names, those behind a name."""
+        return (user for name in self.names(after) if (user := self.user(name)) is not None)
+
+    def names(self, after: str = "") -> Iterator[str]:
+        """Yield the names of all users, and of those that have policies, in order, those behind a name."""
+        own = sorted(name for name in self._own if name > after)
+        last = after
+        for name in merge(self.table.names(after), own, self.files.names(after)):
+            if name != last:
+                last = name
+                yield name
 
     def user(self, name: str) -> AclUser | None:
         """Return a user; that of the group's members too."""
         if name.startswith(RESERVED_PREFIX):
-            return self._member(name)
+            return None if self._keyring is None else member_user(self._keyring.secrets(), name)
         found = self.table.users.get(name) or self._own.get(name)
         if found is not None:
             return found
@@ -113,14 +141,6 @@ class AccessControl(Feature, RequestGuard):
     def account(self, name: str) -> Translated | None:
         """Return the account of a file whose name the table and the settings do not have."""
         return None if name in self.table.users or name in self._own else self.files.account(name)
-
-    def policies(self) -> Iterator[tuple[str, tuple[Policy, ...]]]:
-        """Yield the names and policies of all users that have any."""
-        yield from ((name, own) for name, own in self.table.policies.items() if self.account(name) is None)
-        for user in self.files:
-            account = self.account(user.username)
-            if account is not None and account.policies:
-                yield user.username, account.policies
 
     def policies_of(self, name: str) -> tuple[Policy, ...] | None:
         """Return the policies of a user; None if it has none."""
@@ -137,13 +157,6 @@ class AccessControl(Feature, RequestGuard):
 
     def _rules(self, name: str) -> Rules:
         return self.table.rules(name) if self.account(name) is None else self.files.rules(name)
-
-    def _member(self, name: str) -> AclUser | None:
-        for secret in () if self._keyring is None else self._keyring.secrets():
-            credentials = member_credentials(secret)
-            if credentials.access_key == name:
-                return AclUser(name, credentials.secret_key, "Super")
-        return None
 
     def tables(self) -> tuple[Table, ...]:
         """See `Feature`."""
@@ -249,18 +262,20 @@ class AccessControl(Feature, RequestGuard):
 
     def _may_connect(self, link: int, user: str, most: int) -> bool:
         """Whether a connection is one of those that a user may have."""
-        links = self._links.setdefault(user, set())
+        links = self._users_links.setdefault(user, set())
         if link not in links and len(links) < most:
             links.add(link)
+            self._links_users.setdefault(link, []).append(user)
         return link in links
 
     def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
         """See `Feature`."""
         self._senders.pop(link, None)
-        for user, links in list(self._links.items()):
+        for user in self._links_users.pop(link, ()):
+            links = self._users_links[user]
             links.discard(link)
             if not links:
-                del self._links[user]
+                del self._users_links[user]
 
     def is_super(self, link: Link, command: Command) -> bool:
         """Whether a request may concern super users and their keys."""

@@ -6,7 +6,8 @@ they see passwords.
 Source: docs/reference/access.md; RocketMQ AdminBrokerProcessor, UserConverter, AclConverter.
 """
 
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,16 +18,20 @@ from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.serving import Right
 from tandemq.codec.remoting.bodies import decode_body
 from tandemq.codec.remoting.fastjson import dumps
+from tandemq.codec.remoting.requests import read_fields
 from tandemq.errors import ProtocolError
 from tandemq.model.access import (
     CUSTOM,
+    DEFAULT,
     PASSWORD_CHARACTERS_MAX,
     SUBJECT_PREFIX,
     AclUser,
     Policy,
     PolicyEntry,
+    PolicyType,
     merged,
     name_fault,
+    size_of,
     subject_name,
     without,
 )
@@ -36,8 +41,13 @@ from tandemq.model.command import Command
 
 T = TypeVar("T", bound=str)
 BODY_BYTES_MAX = 1 << 20
+LIST_SIZE_MAX = 20_000
+"""Maximum number of users, entries and source addresses in a list without a limit."""
+PAGE_MAX, PAGE_WORK_MAX = 1_000, 20_000
+"""Maximum number of users in a page, and of users, entries and source addresses that are looked at for it."""
 USER_TYPES: tuple[Literal["Super", "Normal"], ...] = ("Super", "Normal")
 USER_STATES: tuple[Literal["enable", "disable"], ...] = ("enable", "disable")
+POLICY_TYPES: tuple[PolicyType, ...] = (CUSTOM, DEFAULT)
 DECISIONS: tuple[Literal["Allow", "Deny"], ...] = ("Allow", "Deny")
 
 
@@ -57,7 +67,7 @@ class _EntryBody(msgspec.Struct, rename="camel"):
 
 
 class _PolicyBody(msgspec.Struct, rename="camel"):
-    policy_type: Literal["Custom", "Default"] | None = None
+    policy_type: str | None = None
     entries: list[_EntryBody] = []
 
 
@@ -65,6 +75,22 @@ class _AclBody(msgspec.Struct, rename="camel"):
     """Body of a request that changes policies."""
 
     policies: list[_PolicyBody] = []
+
+
+class _ListFields(msgspec.Struct):
+    """Header fields that ask for a page of a list."""
+
+    limit: int = 0
+    after: str = ""
+
+
+class _Listed(NamedTuple):
+    """A user in a list."""
+
+    size: int
+    """Work for it: number of its entries and source addresses, and 1."""
+    shown: dict[str, Any] | None
+    """None: the filter does not match."""
 
 
 class AccessProcessor(Feature):
@@ -144,7 +170,36 @@ class AccessProcessor(Feature):
     def _on_list_users(self, link: Link, command: Command, _now: Now) -> Command | None:
         wanted = command.fields.get("filter", "")
         has_password = self._control.is_super(link, command)
-        found = [_shown(user, has_password=has_password) for user in self._control.users() if wanted in user.username]
+
+        def shown(name: str) -> _Listed:
+            user = self._control.user(name) if wanted in name else None
+            return _Listed(1, None if user is None else _shown(user, has_password=has_password))
+
+        return self._list(command, shown)
+
+    def _list(self, command: Command, shown: Callable[[str], _Listed]) -> Command:
+        """Return what `shown` has of all users, or a page of it if the request has a limit.
+
+        A page has the field `next` if there are more, for the field `after` of the next request.
+        """
+        fields = read_fields(_ListFields, command.fields)
+        most = min(fields.limit, PAGE_MAX)
+        found: list[dict[str, Any]] = []
+        size = work = 0
+        last = fields.after
+        for name in self._control.names(fields.after):
+            if most and (len(found) >= most or work >= PAGE_WORK_MAX):
+                return command.answer(ResponseCode.SUCCESS, body=dumps(found), fields={"next": last})
+            listed, last = shown(name), name
+            work += listed.size
+            if listed.shown is None:
+                continue
+            size += listed.size
+            if size > LIST_SIZE_MAX and not most:
+                return _refused(
+                    command, f"more than {LIST_SIZE_MAX} users and entries match; give a filter, or a limit"
+                )
+            found.append(listed.shown)
         return command.answer(ResponseCode.SUCCESS, body=dumps(found) if found else b"")
 
     # Policies.
@@ -155,7 +210,7 @@ class AccessProcessor(Feature):
             return _refused(command, f"The subject of {SUBJECT_PREFIX}{name[:100]} is not exist.")
         changes = [
             Policy(
-                policy.policy_type or CUSTOM,
+                _policy_type(policy.policy_type),
                 tuple(
                     PolicyEntry(
                         entry.resource,
@@ -178,35 +233,36 @@ class AccessProcessor(Feature):
 
     def _on_delete_acl(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = subject_name(command.fields.get("subject", ""))
+        policy_type = _policy_type(command.fields.get("policyType"))
         known = self._control.policies_of(name)
         if known is None:
             return _refused(command, "The acl is not exist")
         self._control.take_over(name)
         resource = command.fields.get("resource", "")
-        policy_type = command.fields.get("policyType") or CUSTOM
         self._table.put_policies(name, without(known, policy_type, resource) if resource else ())
         return command.answer(ResponseCode.SUCCESS)
 
     def _on_get_acl(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = subject_name(command.fields.get("subject", ""))
+        if self._control.user(name) is None:
+            return _refused(command, "The subject is not exist.")
         policies = self._control.policies_of(name)
         body = b"" if policies is None else dumps(_shown_acl(name, policies))
         return command.answer(ResponseCode.SUCCESS, body=body)
 
     def _on_list_acls(self, _link: Link, command: Command, _now: Now) -> Command | None:
         subject, resource = command.fields.get("subjectFilter", ""), command.fields.get("resourceFilter", "")
-        found = []
-        for name, policies in self._control.policies():
-            if subject not in SUBJECT_PREFIX + name:
-                continue
+
+        def shown(name: str) -> _Listed:
+            policies = self._control.policies_of(name) if subject in SUBJECT_PREFIX + name else None
             matching = tuple(
                 Policy(policy.policy_type, entries)
-                for policy in policies
+                for policy in policies or ()
                 if (entries := tuple(entry for entry in policy.entries if resource in entry.resource))
             )
-            if matching:
-                found.append(_shown_acl(name, matching))
-        return command.answer(ResponseCode.SUCCESS, body=dumps(found) if found else b"")
+            return _Listed(1 + size_of(policies or ()), _shown_acl(name, matching) if matching else None)
+
+        return self._list(command, shown)
 
 
 def _body(command: Command, kind: type[Any], what: str) -> Any:
@@ -243,6 +299,11 @@ def _shown_acl(name: str, policies: tuple[Policy, ...]) -> dict[str, Any]:
         ],
         "subject": SUBJECT_PREFIX + name,
     }
+
+
+def _policy_type(text: str | None) -> PolicyType:
+    """Return a type of policies; the default is that of Java."""
+    return _one_of(POLICY_TYPES, text) if text else CUSTOM
 
 
 def _one_of(known: tuple[T, ...], text: str) -> T:

@@ -12,13 +12,13 @@ from tandemq.broker.features.scrub.verify_job import Context, Served, ServeWork,
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
-from tandemq.broker.kernel.refused_peers import host_of
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.java_types import Int64
+from tandemq.model.peers import host_of
 from tandemq.model.text import brief
 from tandemq.refusals import Refusals
 

@@ -71,16 +71,6 @@ def test_every_request_of_a_feature_says_what_it_needs(broker: Guarded) -> None:
 
 
 @spec("A01")
-def test_no_request_passes_without_a_user(broker: Guarded) -> None:
-    for code in broker.node.features.requests:
-        if code in OPEN:
-            continue
-        answer = broker.ask(code, {"topic": "T", "b": "T", "queueId": 0, "consumerGroup": "g"})
-        assert answer.code == ResponseCode.NO_PERMISSION, Code(code)
-        assert answer.remark == NOT_AUTHENTICATED, Code(code)
-
-
-@spec("A01")
 def test_no_request_passes_for_a_user_without_policies(broker: Guarded) -> None:
     broker.create(ALICE)
     free = {Code.CHECK_CLIENT_CONFIG, *OPEN}
@@ -235,9 +225,11 @@ def test_only_super_users_make_super_users_and_see_passwords(broker: Guarded) ->
 
 
 def test_policies_are_managed(broker: Guarded) -> None:
-    broker.create(ALICE)
     subject = {"subject": "User:alice"}
-    assert broker.as_user(ROOT, Code.AUTH_GET_ACL, subject).body == b""
+    assert broker.as_user(ROOT, Code.AUTH_GET_ACL, subject).code == ResponseCode.NO_PERMISSION
+    broker.create(ALICE)
+    without = broker.as_user(ROOT, Code.AUTH_GET_ACL, subject)
+    assert (without.code, without.body) == (ResponseCode.SUCCESS, b"")
     broker.allow(ALICE, "Topic:T", "Pub", sourceIps=["10.0.0.0/8"])
     broker.allow(ALICE, "Topic:U", "Sub")
     shown = json.loads(broker.as_user(ROOT, Code.AUTH_GET_ACL, subject).body)
@@ -323,6 +315,15 @@ def test_words_of_users_and_policies_are_taken_in_upper_and_lower_case(broker: G
     assert broker.send_as(ALICE) == ResponseCode.SUCCESS
     wrong = broker.allow(ALICE, "Topic:T", "Pub", decision="Perhaps")
     assert wrong.code != ResponseCode.SUCCESS and "Allow, Deny" in (wrong.remark or "")
+    subject = {"subject": "User:alice"}
+    deny = {"policies": [{"policyType": "custom", "entries": [{"resource": "Topic:T", "decision": "deny"}]}]}
+    deny["policies"][0]["entries"][0]["actions"] = ["Pub"]  # type: ignore[index]
+    assert broker.as_user(ROOT, Code.AUTH_UPDATE_ACL, subject, json.dumps(deny).encode()).code == ResponseCode.SUCCESS
+    assert broker.send_as(ALICE) == ResponseCode.NO_PERMISSION
+    deleted = subject | {"policyType": "CUSTOM", "resource": "Topic:T"}
+    assert broker.as_user(ROOT, Code.AUTH_DELETE_ACL, deleted).code == ResponseCode.SUCCESS
+    assert broker.as_user(ROOT, Code.AUTH_GET_ACL, subject).body == b""
+    assert broker.as_user(ROOT, Code.AUTH_DELETE_ACL, subject | {"policyType": "Other"}).code != ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("stated", [{}, {"topic": "Mine"}])

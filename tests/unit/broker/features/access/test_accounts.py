@@ -10,8 +10,10 @@ import pytest
 
 from tandemq.boundary import LinkKind
 from tandemq.broker.features.access.control import NOT_AUTHENTICATED
-from tandemq.broker.features.access.file_accounts import CHECK_MS
 from tandemq.codec.remoting.signature import signed
+from tandemq.config import file_accounts
+from tandemq.config.account_files import AccountFile, parse_account_file
+from tandemq.config.file_accounts import CHECK_MS
 from tandemq.errors import ConfigError
 from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode as Code
@@ -231,6 +233,22 @@ def test_files_are_read_by_a_job_and_never_twice_at_a_time(broker: Broker, files
     broker.run_jobs = False
     broker.pass_time(3 * CHECK_MS)
     assert [job.name for job in broker.jobs if job.name == "read accounts"] == ["read accounts"]
+
+
+def test_only_files_that_have_changed_are_parsed_again(
+    broker: Broker, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[bytes] = []
+
+    def parse(data: bytes) -> AccountFile:
+        parsed.append(data)
+        return parse_account_file(data)
+
+    monkeypatch.setattr(file_accounts, "parse_account_file", parse)
+    files.put(OTHER, "accounts:\n- accessKey: more-app\n  secretKey: more-key\n  topicPerms: [Orders=PUB]\n")
+    broker.pass_time(CHECK_MS)
+    assert parsed == [files.contents[OTHER]]
+    assert broker.sends(Credentials("more-app", "more-key"), "Orders") and broker.sends(SHOP, "Orders")
 
 
 def test_a_malformed_file_keeps_what_it_had_and_is_logged_once(

@@ -216,9 +216,9 @@ def test_messages_whose_time_is_over_are_not_in_flight_any_more(broker: Harness)
 class Guarded(Harness):
     """A broker that knows one user, who may do everything."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **changes: Any) -> None:
         user = dumps({"username": ALICE.access_key, "password": ALICE.secret_key}).decode()
-        super().__init__(path, authentication_enable=True, init_user=user)
+        super().__init__(path, authentication_enable=True, init_user=user, **changes)
 
     def as_alice(self, code: int, fields: dict[str, object], body: bytes = b"", *, link: int = CLIENT) -> int:
         texts = {name: str(value) for name, value in fields.items()}
@@ -249,6 +249,21 @@ def test_a_user_has_at_most_so_many_connections(tmp_path: Path) -> None:
     assert asked == [OK, OK, ResponseCode.NO_PERMISSION, OK]
     broker.close(7)
     assert broker.as_alice(RequestCode.GET_BROKER_RUNTIME_INFO, {}, link=9) == OK
+
+
+@pytest.mark.parametrize("quota", [{"messagesPerSecond": 1}, {"connections": 1}])
+def test_open_connections_are_free_of_limits_of_users_without_access_control(tmp_path: Path, quota: Any) -> None:
+    broker = Guarded(tmp_path, config_black_list=())
+    broker.open(7)
+    broker.limit(**quota)
+    for link in (CLIENT, 7):
+        broker.as_alice(RequestCode.SEND_MESSAGE_V2, send_fields("A"), b"x", link=link)
+    assert broker.as_alice(RequestCode.SEND_MESSAGE_V2, send_fields("A"), b"x", link=7) != OK
+    for is_on in ("false", "true"):
+        change = f"authenticationEnabled={is_on}".encode()
+        assert broker.as_alice(RequestCode.UPDATE_BROKER_CONFIG, {}, change) == OK
+        sent = broker.as_alice(RequestCode.SEND_MESSAGE_V2, send_fields("A"), b"x", link=7)
+        assert (sent == OK) is (is_on == "false" or "connections" in quota)
 
 
 # Bad input.
