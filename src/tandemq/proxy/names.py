@@ -37,6 +37,12 @@ def name_of(resource: Resource) -> str:
     return f"{resource.resource_namespace}%{resource.name}" if resource.resource_namespace else resource.name
 
 
+def resource_of(name: str) -> Resource:
+    """Return the resource that a topic or group is: its namespace is in its name, if it has one."""
+    namespace, percent, rest = name.partition("%")
+    return Resource(resource_namespace=namespace, name=rest) if percent and namespace else Resource(name=name)
+
+
 def topic_of(resource: Resource) -> str:
     """Return the name of a topic.
 

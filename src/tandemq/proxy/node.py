@@ -17,15 +17,18 @@ from tandemq.client.node import ClientNode
 from tandemq.config.monitoring import labels_of
 from tandemq.config.settings import ProxyConfig
 from tandemq.grpc.server import GrpcServer
+from tandemq.model.codes import RequestCode
 from tandemq.model.topic import AUTO_CREATE_TOPIC
 from tandemq.proxy.access import ProxyAccess
 from tandemq.proxy.acknowledging import Acknowledging
 from tandemq.proxy.brokers import Brokers
 from tandemq.proxy.clients import GrpcClients
+from tandemq.proxy.commands import ClientCommands
 from tandemq.proxy.extras import Health, Reflection
 from tandemq.proxy.metrics import ProxyMetrics
 from tandemq.proxy.receiving import Receiving
 from tandemq.proxy.renewals import RENEW_EVERY_MS, Renewals
+from tandemq.proxy.reports import REPORT_MS, ConsumerReports
 from tandemq.proxy.routing import Routing
 from tandemq.proxy.sending import Sending, producer_options
 from tandemq.proxy.service import MessagingService
@@ -73,6 +76,14 @@ class ProxyNode:
         receiving = Receiving(routes, brokers, renewals, self._clients.seen)
         acknowledging = Acknowledging(brokers, renewals)
         access = ProxyAccess(config, routes)
+        commands = self.commands = ClientCommands(
+            self._clients, self.client.remoting, timers, random, client.name_servers
+        )
+        self._clients.on_stream_end = commands.stream_ended
+        self._clients.on_answer = commands.take_answer
+        self.client.answer_with(RequestCode.CONSUME_MESSAGE_DIRECTLY, commands.consume_directly)
+        self.client.answer_with(RequestCode.GET_CONSUMER_RUNNING_INFO, commands.running_info)
+        reports = ConsumerReports(self._clients, self.client.remoting, self.client.broker_addresses)
         self._service = MessagingService(
             runner, access, self._clients, Routing(brokers), sending, receiving, acknowledging, transactions
         )
@@ -80,12 +91,15 @@ class ProxyNode:
         methods = {**self._service.methods, **self._health.methods, **Reflection().methods}
         self._server = GrpcServer(methods, config.frame_bytes_max, config.unfinished_bytes_max)
         self._now = now
-        counts = ProxyMetrics(self._server, self._service, self._clients, renewals, sending, receiving, acknowledging)
+        counts = ProxyMetrics(
+            self._server, self._service, self._clients, renewals, sending, receiving, acknowledging, commands
+        )
         self._times = counts.times
         self.metrics = Metrics({}, labels_of(config.metrics_label))
         self.metrics.add(counts.collect)
         timers.at(now.mono_ms, self._greet)
         timers.every(RENEW_EVERY_MS, renewals.renew, first_ms=now.mono_ms + RENEW_EVERY_MS)
+        timers.every(REPORT_MS, reports.report, first_ms=now.mono_ms + REPORT_MS)
         timers.every(SWEEP_MS, self._sweep, first_ms=now.mono_ms + SWEEP_MS)
 
     def _sweep(self, now: Now) -> None:

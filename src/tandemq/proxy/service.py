@@ -252,7 +252,8 @@ class MessagingService:
             settings = command.settings
             ticket = self._run(caller, settings, self._clients.settings(caller, call, settings), now)
             ticket.then(partial(self._settings_taken, call, caller))
-        # What clients say otherwise are answers to commands that the proxy does not give.
+        else:
+            self._clients.on_answer(call, command, now)
 
     def _settings_taken(self, call: Call, caller: Caller, ticket: Ticket[pb.Settings]) -> None:
         self._settling.pop(call, None)
@@ -260,6 +261,7 @@ class MessagingService:
         if error is not None:
             self._count("Telemetry", code_of(error))
             self._streams.pop(call, None)
+            self._clients.stream_ended(caller.client_id, call, self._now)
             if code_of(error) in _SAID_ON_STREAMS:
                 call.send(pb.TelemetryCommand(status=status_of(error)).SerializeToString())
                 call.end()
