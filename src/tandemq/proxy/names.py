@@ -30,6 +30,10 @@ class Caller(NamedTuple):
     """Metadata with its user and signature, "" without."""
     date: str = ""
     """Metadata that is signed."""
+    link: int = 0
+    """Its connection."""
+    limited_user: str = ""
+    """Its user, if what that sends is limited."""
 
 
 def name_of(resource: Resource) -> str:

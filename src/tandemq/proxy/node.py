@@ -75,7 +75,7 @@ class ProxyNode:
         sending = Sending(brokers, producer, transactions)
         receiving = Receiving(routes, brokers, renewals, self._clients.seen)
         acknowledging = Acknowledging(brokers, renewals)
-        access = ProxyAccess(config, routes)
+        access = self._access = ProxyAccess(config, routes)
         commands = self.commands = ClientCommands(
             self._clients, self.client.remoting, timers, random, client.name_servers
         )
@@ -90,6 +90,7 @@ class ProxyNode:
         self._health = Health()
         methods = {**self._service.methods, **self._health.methods, **Reflection().methods}
         self._server = GrpcServer(methods, config.frame_bytes_max, config.unfinished_bytes_max)
+        access.is_open = self._server.is_open
         self._now = now
         counts = ProxyMetrics(
             self._server, self._service, self._clients, renewals, sending, receiving, acknowledging, commands
@@ -136,6 +137,7 @@ class ProxyNode:
         for event in events:
             if isinstance(event, Closed) and event.link > 0:
                 self._server.closed(event.link, now)
+                self._access.link_closed(event.link)
         of_brokers = [piece for piece in received if piece[0] < 0]
         turn = self.client.turn(of_brokers, [event for event in events if _is_of_broker(event)], now)
         sends, ended = self._server.take_output(now)

@@ -30,7 +30,7 @@ from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.refused_peers import host_of
 from tandemq.codec.record.record import property_value
-from tandemq.codec.remoting.signature import ACCESS_KEY, is_signed, member_credentials
+from tandemq.codec.remoting.signature import ACCESS_KEY, ON_BEHALF_OF, is_signed, member_credentials
 from tandemq.config.access import configured_users
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ProtocolError, StoreError
@@ -165,7 +165,8 @@ class AccessControl(Feature, RequestGuard):
                 return None
             return self._refuse(link, command, "authentication", NOT_AUTHENTICATED, now)
         if self._quotas.limits_users:
-            link.budget = self._quotas.user(user.username)
+            sender = command.fields.get(ON_BEHALF_OF, "") if user.is_super else ""
+            link.budget = self._quotas.user(sender or user.username)
             most = self._quotas.connections_of(user.username)
             if most and not self._may_connect(link.number, user.username, most):
                 text = f"user {user.username} has {most} connections, no more are allowed"
