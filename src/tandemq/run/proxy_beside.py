@@ -1,7 +1,7 @@
 """A proxy beside a broker: `tandemq broker --proxy-port`.
 
     broker ─► child process `tandemq proxy`, with the broker's settings of TLS, users, name servers and interface
-                 └► has ended by itself ─► started again after a pause, on the same port
+                 └► has ended by itself ─► started again on the same port
     broker stops ─► the proxy first, while the broker still answers what is in progress
     broker is killed ─► the standard input of the proxy closes, and it stops
 
@@ -28,7 +28,7 @@ from tandemq.run.children import STOP_SECONDS, Child
 
 log = logging.getLogger(__name__)
 PAUSE_S = 1.0
-"""Pause before a proxy that has ended by itself is started again; doubled while it ends soon after its start."""
+"""Pause before a proxy that ended soon after its start is started again, doubled each time; others are at once."""
 PAUSE_S_MAX = 30.0
 SOON_S = 10.0
 SHARED = ("bind_address", "name_servers", "inner_credentials", "ha_secret_file", "log_format")
@@ -114,11 +114,12 @@ class ProxyBeside:
             self._file.unlink(missing_ok=True)
 
     def _watch(self) -> None:
-        pause_s = PAUSE_S
+        pause_s = 0.0
         while True:
             began_s = time.monotonic()
             self._child.wait()
-            pause_s = PAUSE_S if time.monotonic() - began_s > SOON_S else min(pause_s * 2, PAUSE_S_MAX)
+            is_early = time.monotonic() - began_s < SOON_S
+            pause_s = min(max(PAUSE_S, pause_s * 2), PAUSE_S_MAX) if is_early else 0.0
             if not self._is_stopping.is_set():
                 log.error("the proxy ended (%s); it is started again in %g s", self._child.ending, pause_s)
             if self._is_stopping.wait(pause_s):
