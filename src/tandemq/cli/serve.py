@@ -63,6 +63,16 @@ def _stop_on_signal(stop: Callable[[], None], *, while_stdin: bool) -> None:
         threading.Thread(target=wait_for_end, name="stdin", daemon=True).start()
 
 
+def _in_order(*stops: Callable[[], None]) -> Callable[[], None]:
+    """Return what stops several parts, one after the other, without waiting for them; callable many times."""
+
+    def stop_all() -> None:
+        for stop in stops:
+            stop()
+
+    return lambda: threading.Thread(target=stop_all, name="stop", daemon=True).start()
+
+
 def _print_ready(text: str, facts: dict[str, object], *, as_json: bool) -> None:
     click.echo(json.dumps(facts | {"pid": os.getpid()}) if as_json else text)
 
@@ -77,6 +87,11 @@ def _print_ready(text: str, facts: dict[str, object], *, as_json: bool) -> None:
     help="Treat absent slaves as lost for good: do not wait for data that only they may have, and keep no old log "
     "files for them.",
 )
+@click.option(
+    "--proxy-port",
+    type=click.IntRange(0, 65535),
+    help="Also serve gRPC clients at this port, by a proxy in a child process; 0 for any free port.",
+)
 @json_option
 @stdin_option
 def broker(
@@ -84,6 +99,7 @@ def broker(
     pairs: tuple[str, ...],
     name_servers: str | None,
     accept_loss: bool,
+    proxy_port: int | None,
     as_json: bool,
     while_stdin: bool,
 ) -> None:
@@ -91,9 +107,12 @@ def broker(
 
     Without a file it is a master named broker-a on port 10911 with its store in ./store.
     """
+    if proxy_port is not None:
+        need_protobuf()
     from tandemq.engine import NAME  # noqa: PLC0415  # see below
     from tandemq.run.account_files import with_account_files  # noqa: PLC0415
     from tandemq.run.broker import BrokerProcess  # noqa: PLC0415  # numpy is not loaded for --help
+    from tandemq.run.proxy_beside import ProxyBeside  # noqa: PLC0415
 
     overrides = _overrides(pairs)
     if name_servers:
@@ -107,13 +126,27 @@ def broker(
     keep_blocks()
     raise_limit()
     role = "role by the registry" if config.registry_address else config.static_role
+    beside = None if proxy_port is None else ProxyBeside(config, proxy_port)
     process = BrokerProcess(config, accept_loss=accept_loss)
-    process.open()
-    _stop_on_signal(process.stop, while_stdin=while_stdin)
+    stop = process.stop
+    if beside is not None:
+        stop = _in_order(beside.stop, process.stop)
+        beside.spawn()
+    try:
+        process.open()
+        if beside is not None:
+            beside.wait_ready()
+    except BaseException:
+        if beside is not None:
+            beside.stop()
+        process.close()
+        raise
+    _stop_on_signal(stop, while_stdin=while_stdin)
     _print_ready(
         f"tandemq broker {config.broker_name}/{config.broker_id} ({role}) at {process.address}, "
         f"fast port {process.fast_port}, replication {process.ha_address}, store {config.store_path}, {NAME} engine"
-        + (f", metrics http://{process.metrics_address}/metrics" if process.metrics_address else ""),
+        + (f", metrics http://{process.metrics_address}/metrics" if process.metrics_address else "")
+        + (f", gRPC {beside.address}" if beside is not None else ""),
         {
             "brokerName": config.broker_name,
             "brokerId": config.broker_id,
@@ -124,6 +157,7 @@ def broker(
             "store": config.store_path,
             "engine": NAME,
             "metrics": process.metrics_address,
+            "proxy": "" if beside is None else beside.address,
         },
         as_json=as_json,
     )

@@ -24,7 +24,7 @@ from random import Random
 import msgspec
 
 from tandemq.boundary import Closed, Event, Now, Turn
-from tandemq.client.consumer.client_remoting_processor import ClientRemotingProcessor
+from tandemq.client.consumer.client_remoting_processor import ClientRemotingProcessor, Handler
 from tandemq.client.consumer.consume_tracer import ConsumeTracer
 from tandemq.client.consumer.offsets.commits import OffsetCommitter
 from tandemq.client.consumer.offsets.offset_store import (
@@ -118,7 +118,7 @@ class ClientNode:
         self._start_timers(now)
 
     def _connect_parts(self, now: Now) -> None:
-        processor = ClientRemotingProcessor(
+        processor = self._processor = ClientRemotingProcessor(
             self.remoting,
             self.config.name_servers,
             self._consumers,
@@ -188,6 +188,10 @@ class ClientNode:
             for address in self.broker_addresses():
                 if self.remoting.is_open(address):
                     self.remoting.request(address, Command(RequestCode.UNREGISTER_CLIENT, fields=fields), now, _ignore)
+
+    def answer_with(self, code: RequestCode, handler: Handler) -> None:
+        """Have requests of brokers with a code handled by `handler` instead of by the consumers of this client."""
+        self._processor.handlers[code] = handler
 
     def _take_check(self, address: str, command: Command, now: Now) -> Command | None:
         """Handle a transaction check of a broker; the outcome is sent in a request of its own."""

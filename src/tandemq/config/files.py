@@ -206,7 +206,7 @@ def as_properties(config: BrokerConfig | NameServerConfig) -> str:
 def as_texts(config: BrokerConfig | NameServerConfig) -> dict[str, str]:
     """Return all settings as texts by RocketMQ's keys."""
     return {
-        item.metadata["key"]: HIDDEN if item.metadata["secret"] and value else _as_text(value)
+        item.metadata["key"]: HIDDEN if item.metadata["secret"] and value else as_text(value)
         for item in fields(config)
         for value in (getattr(config, item.name),)
     }
@@ -480,7 +480,8 @@ def _data_directory(path: str) -> str:
     return (path[: -len("kvConfig.json")].rstrip("/") or ".") if path.endswith("kvConfig.json") else path
 
 
-def _as_text(value: object) -> str:
+def as_text(value: object) -> str:
+    """Return a value as files have it."""
     if isinstance(value, bool):
         return str(value).lower()
     return ";".join(value) if isinstance(value, tuple) else str(value)

@@ -102,6 +102,8 @@ cdef bint has_signed(SigningUser sender, const Listed *listed, Bytes body, Py_ss
             )
         elif is_named(field.name.data, field.name.size, b"_UNIQUE_KEY_QUERY", 17):
             return False  # old clients do not sign it
+        elif is_named(field.name.data, field.name.size, b"onBehalfOf", 10):
+            return False  # it counts for another user
         if not field.has_escapes:
             append(content, field.value.data, field.value.size)
         elif not unescape(field.value, content):

@@ -549,6 +549,10 @@ class GrpcServer:
         """Number of calls that are not answered."""
         return sum(len(found.calls) for found in self._links.values())
 
+    def is_open(self, link: int) -> bool:
+        """Whether a connection is open."""
+        return link in self._links
+
     @property
     def connection_count(self) -> int:
         """Number of connections."""

@@ -266,6 +266,8 @@ class RequestCode(IntEnum):
     """broker: the limits of users, topics and groups, and how often each was exceeded (slaves ask, too)."""
     TANDEM_SET_QUOTAS = 7_331
     """broker: sets limits of users, topics and groups; one without values is deleted."""
+    TANDEM_PROXIED_CONSUMERS = 7_332
+    """broker: a proxy reports gRPC clients that joined a group or left it, for operators (docs/reference/grpc.md)."""
     AUTH_CREATE_USER = 3_001
     """broker: creates a user (docs/reference/access.md)."""
     AUTH_UPDATE_USER = 3_002

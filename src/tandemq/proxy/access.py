@@ -2,7 +2,8 @@
 
     call ─► user, signature over its date ─► user of the brokers, kept for `KEPT_MS` ─► its policies ─► allowed?
 
-The proxy signs its own requests to brokers, as a super user: so what a client may do is decided here.
+The proxy signs its own requests to brokers, as a super user: so what a client may do is decided here. What a limited
+user sends is forwarded with its name, and brokers count it; its connections are counted here.
 
 Source: docs/reference/access.md; RocketMQ ProxyAuthenticationMetadataProvider, ProxyAuthorizationMetadataProvider.
 """
@@ -15,7 +16,7 @@ from google.protobuf.message import Message
 
 from tandemq.boundary import Now
 from tandemq.client.admin.cluster import cluster_info
-from tandemq.client.core.operations import Steps, ask, current_time, request
+from tandemq.client.core.operations import Steps, ask, ask_any_code, current_time, request
 from tandemq.client.core.routes import Routes
 from tandemq.codec.remoting.bodies import convert
 from tandemq.codec.remoting.fastjson import loads
@@ -23,7 +24,8 @@ from tandemq.codec.remoting.signature import is_grpc_signed, parse_authorization
 from tandemq.config.settings import ProxyConfig
 from tandemq.errors import LocalError, NetworkError, ProtocolError, TandemError
 from tandemq.model.access import SUBJECT_PREFIX, AclUser, Need, Policy, ResourceKind, Rules, actions
-from tandemq.model.codes import RequestCode
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.quota import USER, Quota
 from tandemq.proxy.names import Caller, group_of, topic_of
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.status import CallRefused
@@ -45,6 +47,8 @@ class _KnownUser(NamedTuple):
     user: AclUser | None
     """None: there is no such user."""
     rules: Rules
+    quota: Quota | None
+    """Its limits; None: it has none."""
 
 
 class ProxyAccess:
@@ -59,17 +63,21 @@ class ProxyAccess:
         self._unknown: dict[str, _KnownUser] = {}
         """Names that no user has: a flood of them takes no place from users."""
         self._refusals = Refusals()
+        self._links: dict[str, set[int]] = {}
+        """Connections of the users whose number of connections is limited."""
+        self.is_open: Callable[[int], bool] = lambda _link: True
+        """Returns whether a connection is open."""
         self.refused = 0
         """Number of calls refused."""
 
-    def check(self, caller: Caller, needs: Iterable[Need]) -> Steps[None]:
-        """Check the user of a call, and that it may do all that the call needs.
+    def check(self, caller: Caller, needs: Iterable[Need]) -> Steps[Caller]:
+        """Check the user of a call, and that it may do all that the call needs; return it with its user.
 
         Raises:
-            CallRefused: it may not, or no broker says who its user is.
+            CallRefused: it may not, or no broker says who its user is, or the user has too many connections.
         """
         if not self.is_on:
-            return
+            return caller
         given = parse_authorization(caller.authorization)
         known = None if given is None else (yield from self._user(given.access_key))
         now = yield from current_time()
@@ -77,8 +85,10 @@ class ProxyAccess:
         has_signed = given is not None and is_grpc_signed(given, caller.date, user.password if user else _NOBODY_KEY)
         if user is None or known is None or not has_signed or user.user_status != "enable":
             raise self._refusal(caller, NOT_AUTHENTICATED, now)
+        if known.quota is not None:
+            caller = self._limited(caller, user.username, known.quota)
         if user.is_super or not self._checks_rights:
-            return
+            return caller
         address = caller.peer.rpartition(":")[0].strip("[]")
         for need in needs:
             decision = known.rules.allows(need, address)
@@ -86,6 +96,26 @@ class ProxyAccess:
                 why = "no matched policies" if decision is None else "the decision is deny"
                 text = f"User:{user.username} has no permission to access {need} from {address}, {why}."
                 raise self._refusal(caller, text, now)
+        return caller
+
+    def _limited(self, caller: Caller, name: str, quota: Quota) -> Caller:
+        """Return a call whose sends use the limits of its user, if that may have its connection."""
+        if quota.connections:
+            links = self._links.get(name, set())
+            if caller.link not in links and len(links) >= quota.connections:
+                text = f"user {name} has {len(links)} connections here, no more are allowed"
+                raise CallRefused(pb.Code.TOO_MANY_REQUESTS, text)
+            if self.is_open(caller.link):
+                self._links.setdefault(name, links).add(caller.link)
+        has_rate = quota.messages_per_second or quota.bytes_per_second
+        return caller._replace(limited_user=name) if has_rate else caller
+
+    def link_closed(self, link: int) -> None:
+        """Note that a connection has ended."""
+        for name in [name for name, links in self._links.items() if link in links]:
+            self._links[name].discard(link)
+            if not self._links[name]:
+                del self._links[name]
 
     def _refusal(self, caller: Caller, text: str, now: Now) -> CallRefused:
         self.refused += 1
@@ -126,13 +156,22 @@ class ProxyAccess:
             except NetworkError as error:
                 failure = error
                 continue
+            quota = yield from self._quota(address, name)
             now = yield from current_time()
-            return _KnownUser(now.mono_ms, user, Rules(policies))
+            return _KnownUser(now.mono_ms, user, Rules(policies), quota)
         raise failure
 
     def _policies(self, address: str, name: str) -> Steps[list[Policy]]:
         acl = yield from ask(address, request(RequestCode.AUTH_GET_ACL, subject=SUBJECT_PREFIX + name))
         return convert(loads(acl.body).get("policies") or [], list[Policy], "policies") if acl.body else []
+
+    def _quota(self, address: str, name: str) -> Steps[Quota | None]:
+        """Ask for the limits of a user; brokers of RocketMQ have none."""
+        answer = yield from ask_any_code(address, request(RequestCode.TANDEM_QUOTAS, kind=USER, name=name))
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        quotas = convert(loads(answer.body).get("quotas") or [], list[Quota], "limits")
+        return quotas[0] if quotas else None
 
 
 def needs_of(query: Message) -> list[Need]:

@@ -27,7 +27,6 @@ from tandemq.proxy.protocol.messaging_pb2 import (
     AckMessageEntry,
     AckMessageRequest,
     AckMessageResponse,
-    AckMessageResultEntry,
     ChangeInvisibleDurationRequest,
     ChangeInvisibleDurationResponse,
     Code,
@@ -77,11 +76,12 @@ class Acknowledging:
                 statuses.append(OK)
             except TandemError as error:
                 statuses.append(status_of(error))
-        entries = [
-            AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
-            for entry, status in zip(query.entries, statuses, strict=True)
-        ]
-        return AckMessageResponse(status=common_status(statuses), entries=entries)
+        response = AckMessageResponse(status=common_status(statuses))
+        for entry, status in zip(query.entries, statuses, strict=True):
+            result = response.entries.add()
+            result.message_id, result.receipt_handle = entry.message_id, entry.receipt_handle
+            result.status.CopyFrom(status)
+        return response
 
     def _acknowledge(self, caller: Caller, group: str, topic: str, entry: AckMessageEntry) -> Steps[None]:
         known = parse_receipt(entry.receipt_handle)
@@ -91,14 +91,16 @@ class Acknowledging:
         self.acknowledged += 1
 
     def _do_acknowledge(self, caller: Caller, group: str, topic: str, receipt: Receipt) -> Steps[None]:
-        yield from self._check_current(receipt)
+        check_current(receipt, (yield from current_time()).wall_ms)
         yield from self._do(caller, topic, receipt, ack_request(receipt, group, topic))
 
     def _end(
         self, caller: Caller, group: str, topic: str, known: Receipt, end: Callable[[Receipt], Steps[T]]
     ) -> Steps[T]:
         """End a message that may be renewed; `end`: does it, given the newest handle."""
-        held = yield from self._renewals.claim(caller.client_id, group, topic, known)
+        held = self._renewals.claim(caller.client_id, group, topic, known)
+        if held.is_asked:
+            yield from self._renewals.renewed(held)
         try:
             ended = yield from end(held.receipt)
         except TandemError:
@@ -121,7 +123,7 @@ class Acknowledging:
             raise CallRefused(Code.ILLEGAL_INVISIBLE_TIME, text)
 
         def change(receipt: Receipt) -> Steps[Receipt]:
-            yield from self._check_current(receipt)
+            check_current(receipt, (yield from current_time()).wall_ms)
             answer = yield from self._do(caller, topic, receipt, change_request(receipt, group, topic, invisible_ms))
             return changed_receipt(receipt, answer)
 
@@ -150,9 +152,6 @@ class Acknowledging:
 
         yield from self._end(caller, group, topic, parse_receipt(query.receipt_handle), forward)
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
-
-    def _check_current(self, receipt: Receipt) -> Steps[None]:
-        check_current(receipt, (yield from current_time()).wall_ms)
 
     def _do(self, caller: Caller, topic: str, receipt: Receipt, command: Command) -> Steps[Command]:
         answer = yield from self._brokers.ask_master(

@@ -22,7 +22,7 @@ from tandemq.client.core.operations import (
     request,
     wait,
 )
-from tandemq.client.core.routes import MASTER_ID, Routes, TopicRoute
+from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.codec.remoting.bodies import convert
 from tandemq.errors import NetworkError, NoRoute, RemoteError, TandemError
 from tandemq.model.attributes import MESSAGE_TYPE, MIXED
@@ -117,14 +117,14 @@ class Brokers:
             CallRefused: there is no such group.
             NoRoute, NetworkError: no master responds; the request may have been carried out.
         """
-        if not self._routes.members(broker):
+        if self._routes.master(broker) is None and not self._routes.members(broker):
             yield from self.route(topic)
             if not self._routes.members(broker):
                 raise CallRefused(Code.BAD_REQUEST, f"there is no broker {broker[:100]!r} with the topic {topic}")
         until_ms = None
         while True:
             failure: TandemError = NoRoute(f"no master of the broker group {broker} is known")
-            address = self._routes.members(broker).get(MASTER_ID)
+            address = self._routes.master(broker)
             if address is not None:
                 try:
                     answer = yield from ask_any_code(address, make((yield from current_time())), timeout_ms)

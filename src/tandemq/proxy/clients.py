@@ -22,7 +22,9 @@ from tandemq.errors import TandemError
 from tandemq.grpc.server import Call
 from tandemq.model.group import ExponentialRetryPolicy, GroupRetryPolicy, SubscriptionGroupConfig
 from tandemq.model.java_types import INT32_MAX
+from tandemq.model.proxied import ProxiedKey
 from tandemq.proxy.brokers import Brokers
+from tandemq.proxy.consumers import GrpcConsumer, consumer_of
 from tandemq.proxy.messages import BODY_BYTES_MAX
 from tandemq.proxy.names import Caller, group_of, topic_of
 from tandemq.proxy.protocol.messaging_pb2 import (
@@ -66,6 +68,8 @@ class _Client(msgspec.Struct, eq=False):
     seen_ms: int
     stream: Call | None = None
     has_settings: bool = True
+    consumer: GrpcConsumer | None = None
+    """What operators see of it, if it is a consumer."""
 
 
 class GrpcClients:
@@ -77,6 +81,10 @@ class GrpcClients:
         self._random = random
         self._clients_max = clients_max
         self._on_gone = on_gone
+        self.on_stream_end: Callable[[Call], None] = lambda _stream: None
+        """Called when a stream of a client has ended, or is not the one that counts any more."""
+        self.on_answer: Callable[[Call, TelemetryCommand, Now], None] = lambda _stream, _answer, _now: None
+        """Called with what a client says on its stream besides settings."""
         self._clients: dict[str, _Client] = {}
 
     @property
@@ -100,6 +108,21 @@ class GrpcClients:
         self._random.choice(streams).send(command.SerializeToString())
         return True
 
+    def consumers(self) -> dict[ProxiedKey, GrpcConsumer]:
+        """Return the consumers that have a stream."""
+        return {
+            ProxiedKey(client.consumer.group, client_id): client.consumer
+            for client_id, client in self._clients.items()
+            if client.consumer is not None and client.stream is not None and not client.stream.is_over
+        }
+
+    def consumer(self, key: ProxiedKey) -> tuple[GrpcConsumer, Call] | None:
+        """Return a consumer and its stream; None if it has none."""
+        client = self._clients.get(key.client_id)
+        if client is None or client.consumer is None or client.stream is None or client.stream.is_over:
+            return None
+        return (client.consumer, client.stream) if client.consumer.group == key.group else None
+
     # Settings.
 
     def settings(self, caller: Caller, stream: Call, settings: Settings) -> Steps[Settings]:
@@ -111,6 +134,7 @@ class GrpcClients:
         if settings.client_type in _LITE:
             raise CallRefused(Code.UNSUPPORTED, "lite topics are not supported")
         topics: frozenset[str] = frozenset()
+        is_ordered: bool | None = None
         completed = Settings()
         completed.CopyFrom(settings)
         if settings.HasField("publishing"):
@@ -122,6 +146,7 @@ class GrpcClients:
             group = group_of(settings.subscription.group)
             subscribed = [topic_of(entry.topic) for entry in settings.subscription.subscriptions]
             _complete_subscription(completed, (yield from self._config(caller, group, subscribed)))
+            is_ordered = completed.subscription.fifo
         else:
             raise CallRefused(Code.BAD_REQUEST, "the settings have neither publishing nor subscription")
         completed.metric.on = False
@@ -130,9 +155,16 @@ class GrpcClients:
         if known is None and len(self._clients) >= self._clients_max:
             raise CallRefused(Code.TOO_MANY_REQUESTS, f"the proxy has {self._clients_max} clients")
         if known is not None and known.stream is not None and known.stream is not stream:
-            known.stream.end()
-        self._clients[caller.client_id] = _Client(topics, now.mono_ms, None if stream.is_over else stream)
+            self._end_stream(known.stream)
+        client = self._clients[caller.client_id] = _Client(topics, now.mono_ms, None if stream.is_over else stream)
+        if is_ordered is not None:
+            before = known.consumer if known is not None else None
+            client.consumer = consumer_of(caller, settings, before, is_ordered=is_ordered, now=now)
         return completed
+
+    def _end_stream(self, stream: Call) -> None:
+        stream.end()
+        self.on_stream_end(stream)
 
     def _config(self, caller: Caller, group: str, topics: list[str]) -> Steps[SubscriptionGroupConfig]:
         """Return the configuration of a group, or that of new groups: a client waits for its settings for ever."""
@@ -163,6 +195,7 @@ class GrpcClients:
         if client is not None and client.stream is stream:
             client.stream = None
             client.seen_ms = now.mono_ms
+        self.on_stream_end(stream)
 
     # Heartbeats, ends.
 
@@ -213,7 +246,7 @@ class GrpcClients:
             if silent_ms > (EXPIRE_MS if client.stream is None else EXPIRE_STREAM_MS):
                 del self._clients[client_id]
                 if client.stream is not None:
-                    client.stream.end()
+                    self._end_stream(client.stream)
                 log.info("client %.200s has gone: nothing for %d s", client_id, silent_ms // 1000)
                 self._on_gone(client_id, now)
 

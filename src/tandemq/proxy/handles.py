@@ -5,17 +5,25 @@
 Source: docs/reference/grpc.md; RocketMQ ReceiptHandle.
 """
 
+import re
 from typing import NamedTuple
 
 from tandemq.codec.remoting import pops
 from tandemq.errors import ProtocolError
 from tandemq.model.command import Command
-from tandemq.model.pop import Handle, parse_handle
+from tandemq.model.pop import Handle, TopicKind, parse_handle
 from tandemq.proxy.protocol.messaging_pb2 import Code
 from tandemq.proxy.status import CallRefused
 
 HANDLE_CHARACTERS_MAX = 1_000
 _LOG_OFFSET_MAX = 1 << 63
+
+
+_USUAL = re.compile(
+    r"(\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,9}) ([012]) ([^ ]+) (\d{1,9}) (\d{1,19}) (\d{1,19})", re.ASCII
+)
+"""A handle as this proxy makes them."""
+_KINDS = {str(int(kind)): kind for kind in TopicKind}
 
 
 class Receipt(NamedTuple):
@@ -36,6 +44,17 @@ def parse_receipt(text: str) -> Receipt:
     Raises:
         CallRefused: it is no handle.
     """
+    found = _USUAL.fullmatch(text) if len(text) <= HANDLE_CHARACTERS_MAX else None
+    if found is not None:
+        broker, kind = found[6], _KINDS[found[5]]
+        start, pop, invisible, revive, queue_id, offset, log_offset = map(int, found.group(1, 2, 3, 4, 7, 8, 9))
+        if start <= offset and log_offset < _LOG_OFFSET_MAX:
+            return Receipt(Handle(start, pop, invisible, revive, kind, broker, queue_id, offset), log_offset)
+    return _any_receipt(text)
+
+
+def _any_receipt(text: str) -> Receipt:
+    """Return the message that a handle names which is not as this proxy makes them, or the reason why it is none."""
     try:
         if len(text) > HANDLE_CHARACTERS_MAX:
             raise ProtocolError(f"a receipt handle of {len(text)} characters")

@@ -28,7 +28,6 @@ from tandemq.proxy.protocol.messaging_pb2 import (
     PRIORITY,
     TRANSACTION,
     Code,
-    Digest,
     Message,
     MessageType,
     Resource,
@@ -242,18 +241,21 @@ def received(stored: StoredMessage, topic: Resource, handle: str, attempt: int) 
     """
     properties = stored.properties
     get = properties.get
-    system = SystemProperties(
-        message_id=stored.unique_key or stored.offset_message_id,
-        keys=stored.keys,
-        body_digest=Digest(type=MD5, checksum=md5(stored.body, usedforsecurity=False).hexdigest().upper()),
-        body_encoding=IDENTITY,
-        message_type=_stored_kind(properties),
-        born_host=get(BORN_HOST) or stored.born_host.rpartition(":")[0],
-        store_host=stored.store_host,
-        queue_id=stored.queue_id,
-        queue_offset=stored.queue_offset,
-        delivery_attempt=min(attempt, INT32_MAX),
-    )
+    # Values are set in place: messages that are passed to a constructor are copied.
+    message = Message(body=stored.body)
+    message.topic.CopyFrom(topic)
+    system = message.system_properties
+    system.message_id = stored.unique_key or stored.offset_message_id
+    system.keys.extend(stored.keys)
+    system.body_digest.type = MD5
+    system.body_digest.checksum = md5(stored.body, usedforsecurity=False).hexdigest().upper()
+    system.body_encoding = IDENTITY
+    system.message_type = _stored_kind(properties)
+    system.born_host = get(BORN_HOST) or stored.born_host.rpartition(":")[0]
+    system.store_host = stored.store_host
+    system.queue_id = stored.queue_id
+    system.queue_offset = stored.queue_offset
+    system.delivery_attempt = min(attempt, INT32_MAX)
     _set_ms(system.born_timestamp, get(BORN_TIMESTAMP), stored.born_ms)
     _set_ms(system.store_timestamp, None, stored.store_ms)
     if stored.tags:
@@ -271,16 +273,18 @@ def received(stored: StoredMessage, topic: Resource, handle: str, attempt: int) 
     if (origin := get(DEAD_LETTER_TOPIC)) is not None:
         system.dead_letter_queue.topic = origin
         system.dead_letter_queue.message_id = get(DEAD_LETTER_ID, "")
-    own = {
-        name: value for name, value in properties.items() if name not in RESERVED and not name.startswith(TIMER_PREFIX)
-    }
-    return Message(topic=topic, user_properties=own, system_properties=system, body=stored.body)
+    own = message.user_properties
+    for name, value in properties.items():
+        if name not in RESERVED and not name.startswith(TIMER_PREFIX):
+            own[name] = value
+    return message
 
 
 def _set_ms(timestamp: Timestamp, text: str | None, otherwise_ms: int) -> None:
     """Set a timestamp from a property with milliseconds since 1970, if it is one."""
     ms = _number(text)
-    timestamp.FromMilliseconds(max(0, min(otherwise_ms if ms is None else ms, YEAR_10000_MS - 1)))
+    ms = max(0, min(otherwise_ms if ms is None else ms, YEAR_10000_MS - 1))
+    timestamp.seconds, timestamp.nanos = ms // 1_000, ms % 1_000 * 1_000_000
 
 
 def _number(text: str | None) -> int | None:

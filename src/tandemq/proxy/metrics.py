@@ -9,6 +9,7 @@ from tandemq.boundary import Now
 from tandemq.grpc.server import GrpcServer
 from tandemq.proxy.acknowledging import Acknowledging
 from tandemq.proxy.clients import GrpcClients
+from tandemq.proxy.commands import ClientCommands
 from tandemq.proxy.protocol.messaging_pb2 import Code
 from tandemq.proxy.receiving import Receiving
 from tandemq.proxy.renewals import Renewals
@@ -25,6 +26,7 @@ HANDLES = gauge("tandemq_proxy_renewed_handles", "Received messages whose invisi
 SENT = counter("tandemq_proxy_messages_sent_total", "Messages of clients that brokers have stored.")
 RECEIVED = counter("tandemq_proxy_messages_received_total", "Messages given to clients.")
 ACKNOWLEDGED = counter("tandemq_proxy_messages_acknowledged_total", "Messages that clients have acknowledged.")
+COMMANDS = counter("tandemq_proxy_commands_total", "Commands of operators handed to clients.")
 CHECKS = counter("tandemq_proxy_transaction_checks_total", "Checks of transactions handed to clients.")
 
 
@@ -40,6 +42,7 @@ class ProxyMetrics:
         sending: Sending,
         receiving: Receiving,
         acknowledging: Acknowledging,
+        commands: ClientCommands,
     ) -> None:
         """Read the counts of these."""
         self.times = TurnTimes()
@@ -50,6 +53,7 @@ class ProxyMetrics:
         self._sending = sending
         self._receiving = receiving
         self._acknowledging = acknowledging
+        self._commands = commands
 
     def collect(self, _now: Now) -> Iterator[Batch | None]:
         """Yield the batches."""
@@ -67,4 +71,5 @@ class ProxyMetrics:
         yield single(SENT, self._sending.sent)
         yield single(RECEIVED, self._receiving.received)
         yield single(ACKNOWLEDGED, self._acknowledging.acknowledged)
+        yield single(COMMANDS, self._commands.sent)
         yield single(CHECKS, self._service.checked)

@@ -30,11 +30,21 @@ class Caller(NamedTuple):
     """Metadata with its user and signature, "" without."""
     date: str = ""
     """Metadata that is signed."""
+    link: int = 0
+    """Its connection."""
+    limited_user: str = ""
+    """Its user, if what that sends is limited."""
 
 
 def name_of(resource: Resource) -> str:
     """Return the name that brokers know a topic or group by: with its namespace, if it has one."""
     return f"{resource.resource_namespace}%{resource.name}" if resource.resource_namespace else resource.name
+
+
+def resource_of(name: str) -> Resource:
+    """Return the resource that a topic or group is: its namespace is in its name, if it has one."""
+    namespace, percent, rest = name.partition("%")
+    return Resource(resource_namespace=namespace, name=rest) if percent and namespace else Resource(name=name)
 
 
 def topic_of(resource: Resource) -> str:

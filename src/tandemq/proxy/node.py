@@ -17,15 +17,18 @@ from tandemq.client.node import ClientNode
 from tandemq.config.monitoring import labels_of
 from tandemq.config.settings import ProxyConfig
 from tandemq.grpc.server import GrpcServer, Method
+from tandemq.model.codes import RequestCode
 from tandemq.model.topic import AUTO_CREATE_TOPIC
 from tandemq.proxy.access import ProxyAccess
 from tandemq.proxy.acknowledging import Acknowledging
 from tandemq.proxy.brokers import Brokers
 from tandemq.proxy.clients import GrpcClients
+from tandemq.proxy.commands import ClientCommands
 from tandemq.proxy.extras import Health, Reflection
 from tandemq.proxy.metrics import ProxyMetrics
 from tandemq.proxy.receiving import Receiving
 from tandemq.proxy.renewals import RENEW_EVERY_MS, Renewals
+from tandemq.proxy.reports import REPORT_MS, ConsumerReports
 from tandemq.proxy.routing import Routing
 from tandemq.proxy.sending import Sending, producer_options
 from tandemq.proxy.service import MessagingService
@@ -72,7 +75,15 @@ class ProxyNode:
         sending = Sending(brokers, producer, transactions)
         receiving = Receiving(routes, brokers, renewals, self._clients.seen)
         acknowledging = Acknowledging(brokers, renewals)
-        access = ProxyAccess(config, routes)
+        access = self._access = ProxyAccess(config, routes)
+        commands = self.commands = ClientCommands(
+            self._clients, self.client.remoting, timers, random, client.name_servers
+        )
+        self._clients.on_stream_end = commands.stream_ended
+        self._clients.on_answer = commands.take_answer
+        self.client.answer_with(RequestCode.CONSUME_MESSAGE_DIRECTLY, commands.consume_directly)
+        self.client.answer_with(RequestCode.GET_CONSUMER_RUNNING_INFO, commands.running_info)
+        reports = ConsumerReports(self._clients, self.client.remoting, self.client.broker_addresses)
         self._service = MessagingService(
             runner, access, self._clients, Routing(brokers), sending, receiving, acknowledging, transactions
         )
@@ -84,13 +95,17 @@ class ProxyNode:
         }
         """By path: what it answers."""
         self._server = GrpcServer(self.methods, config.frame_bytes_max, config.unfinished_bytes_max)
+        access.is_open = self._server.is_open
         self._now = now
-        counts = ProxyMetrics(self._server, self._service, self._clients, renewals, sending, receiving, acknowledging)
+        counts = ProxyMetrics(
+            self._server, self._service, self._clients, renewals, sending, receiving, acknowledging, commands
+        )
         self._times = counts.times
         self.metrics = Metrics({}, labels_of(config.metrics_label))
         self.metrics.add(counts.collect)
         timers.at(now.mono_ms, self._greet)
         timers.every(RENEW_EVERY_MS, renewals.renew, first_ms=now.mono_ms + RENEW_EVERY_MS)
+        timers.every(REPORT_MS, reports.report, first_ms=now.mono_ms + REPORT_MS)
         timers.every(SWEEP_MS, self._sweep, first_ms=now.mono_ms + SWEEP_MS)
 
     def _sweep(self, now: Now) -> None:
@@ -127,6 +142,7 @@ class ProxyNode:
         for event in events:
             if isinstance(event, Closed) and event.link > 0:
                 self._server.closed(event.link, now)
+                self._access.link_closed(event.link)
         of_brokers = [piece for piece in received if piece[0] < 0]
         turn = self.client.turn(of_brokers, [event for event in events if _is_of_broker(event)], now)
         sends, ended = self._server.take_output(now)

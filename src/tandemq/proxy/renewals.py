@@ -85,8 +85,10 @@ class Renewals:
 
     # Requests that end messages.
 
-    def claim(self, client_id: str, group: str, topic: str, receipt: Receipt) -> Steps[Held]:
-        """Return a message with its newest handle, for a request that ends it; it is not renewed until `release`.
+    def claim(self, client_id: str, group: str, topic: str, receipt: Receipt) -> Held:
+        """Return a message, for a request that ends it; it is not renewed until `release`.
+
+        Its handle is the newest one unless it `is_asked`: then wait for `renewed` first.
 
         Args:
             client_id: of the client.
@@ -96,11 +98,13 @@ class Renewals:
         """
         held = self._clients.get(client_id, {}).get(receipt) or Held(group, topic, receipt, 0)
         held.claims += 1
-        if held.is_asked:
-            renewed: Ticket[None] = Ticket()
-            held.waiting.append(renewed)
-            yield from wait(renewed)
         return held
+
+    def renewed(self, held: Held) -> Steps[None]:
+        """Wait until the renewal of a message that is in flight has ended."""
+        ended: Ticket[None] = Ticket()
+        held.waiting.append(ended)
+        yield from wait(ended)
 
     def release(self, held: Held, now: Now) -> None:
         """Renew a claimed message again: the request that was to end it has failed."""

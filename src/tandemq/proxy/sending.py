@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tandemq.client.core.operations import Steps, current_time, pause, wait
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.encoder import SendRequest, single_request
-from tandemq.client.producer.machine import ProducerCore, Select
+from tandemq.client.producer.machine import ProducerCore, Select, is_user_limited
 from tandemq.codec.remoting.recall_handle import decode_handle
 from tandemq.errors import ProtocolError, TandemError
 from tandemq.model.codes import ResponseCode
@@ -91,7 +91,9 @@ class Sending:
         """
         prepared = yield from self._prepare(caller, query)
         requests = [
-            single_request(each.topic, each.body, each.properties, each.unique_key, self._producer.options)
+            single_request(
+                each.topic, each.body, each.properties, each.unique_key, self._producer.options, caller.limited_user
+            )
             for each in prepared
         ]
         prepared = [each._replace(body=b"") for each in prepared]  # requests in flight hold compressed ones only
@@ -147,7 +149,8 @@ class Sending:
                 return (yield from wait(self._producer.send_prepared(request, now, select=select)))
             except TandemError as error:
                 now = yield from current_time()
-                if not error.retriable or now.mono_ms + AGAIN_MS >= until_ms:
+                is_retried = error.retriable and not is_user_limited(request, error)
+                if not is_retried or now.mono_ms + AGAIN_MS >= until_ms:
                     raise
             yield from pause(AGAIN_MS)
 

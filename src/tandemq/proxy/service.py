@@ -40,6 +40,7 @@ REQUEST_BYTES_MAX = 64 * 1024
 in the response many times."""
 _LARGE = frozenset({"SendMessage", "AckMessage"})
 T = TypeVar("T")
+Q = TypeVar("Q", bound=Message)
 _NO_MESSAGE = make_status(pb.Code.MESSAGE_NOT_FOUND, "no new message")
 _SAID_ON_STREAMS = (pb.Code.UNSUPPORTED, pb.Code.TOO_MANY_REQUESTS, pb.Code.UNAUTHORIZED)
 """Codes of refused settings that clients get as a command; others end the stream with INVALID_ARGUMENT."""
@@ -142,18 +143,17 @@ class MessagingService:
         except CallRefused as refused:
             self._respond(call, name, response(status=status_of(refused)))
             return
-        ticket = self._run(caller, query, run(caller, query), now)
+        ticket = self._run(caller, query, run, now)
         ticket.then(partial(self._answer, call, name, response))
 
-    def _run(self, caller: Caller, query: Message, steps: Steps[T], now: Now) -> Ticket[T]:
+    def _run(self, caller: Caller, query: Q, run: Callable[[Caller, Q], Steps[T]], now: Now) -> Ticket[T]:
         """Run an operation for a client, if it may have it."""
-        if self._access.is_on:
-            steps = self._checked(caller, query, steps)
+        steps = self._checked(caller, query, run) if self._access.is_on else run(caller, query)
         return self._runner.start(_guarded(steps), now)
 
-    def _checked(self, caller: Caller, query: Message, steps: Steps[T]) -> Steps[T]:
-        yield from self._access.check(caller, needs_of(query))
-        return (yield from steps)
+    def _checked(self, caller: Caller, query: Q, run: Callable[[Caller, Q], Steps[T]]) -> Steps[T]:
+        caller = yield from self._access.check(caller, needs_of(query))
+        return (yield from run(caller, query))
 
     def _answer(self, call: Call, name: str, response: type[Message], ticket: Ticket[Any]) -> None:
         error = ticket.error
@@ -182,7 +182,7 @@ class MessagingService:
             return
         self._polls[call] = None
         call.on_cancel = lambda _now: void(self._polls.pop(call, None))
-        ticket = self._run(caller, query, self._receiving.receive(caller, query), now)
+        ticket = self._run(caller, query, self._receiving.receive, now)
         ticket.then(partial(self._received, call, caller, query))
 
     def _received(self, call: Call, caller: Caller, query: pb.ReceiveMessageRequest, ticket: Ticket[Received]) -> None:
@@ -249,10 +249,12 @@ class MessagingService:
                 self._stream_ended(call, now)
                 return
             self._settling[call] = None
-            settings = command.settings
-            ticket = self._run(caller, settings, self._clients.settings(caller, call, settings), now)
+            ticket = self._run(
+                caller, command.settings, lambda caller, settings: self._clients.settings(caller, call, settings), now
+            )
             ticket.then(partial(self._settings_taken, call, caller))
-        # What clients say otherwise are answers to commands that the proxy does not give.
+        else:
+            self._clients.on_answer(call, command, now)
 
     def _settings_taken(self, call: Call, caller: Caller, ticket: Ticket[pb.Settings]) -> None:
         self._settling.pop(call, None)
@@ -260,6 +262,7 @@ class MessagingService:
         if error is not None:
             self._count("Telemetry", code_of(error))
             self._streams.pop(call, None)
+            self._clients.stream_ended(caller.client_id, call, self._now)
             if code_of(error) in _SAID_ON_STREAMS:
                 call.send(pb.TelemetryCommand(status=status_of(error)).SerializeToString())
                 call.end()
@@ -303,7 +306,8 @@ def caller_of(call: Call) -> Caller | None:
     if not 0 < len(client_id) <= CLIENT_ID_CHARACTERS_MAX:
         return None
     metadata = call.metadata
-    return Caller(client_id, call.peer, call.deadline_ms, metadata.get(AUTHORIZATION, ""), metadata.get(DATE, ""))
+    authorization, date = metadata.get(AUTHORIZATION, ""), metadata.get(DATE, "")
+    return Caller(client_id, call.peer, call.deadline_ms, authorization, date, call.link)
 
 
 def _admitted(call: Call, size: int) -> Caller:

@@ -22,13 +22,12 @@ from tandemq.model.message import REAL_TOPIC, SendResult, StoredMessage
 from tandemq.model.transactions import TransactionState
 from tandemq.proxy.brokers import Brokers
 from tandemq.proxy.messages import received
-from tandemq.proxy.names import Caller, topic_of
+from tandemq.proxy.names import Caller, resource_of, topic_of
 from tandemq.proxy.protocol.messaging_pb2 import (
     Code,
     EndTransactionRequest,
     EndTransactionResponse,
     RecoverOrphanedTransactionCommand,
-    Resource,
     TelemetryCommand,
     TransactionResolution,
     TransactionSource,
@@ -157,13 +156,8 @@ class GrpcTransactions:
         name = TransactionId(int(offset), int(log_offset), broker)
         command = TelemetryCommand(
             recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(
-                message=received(message, _resource_of(topic), "", 1), transaction_id=str(name)
+                message=received(message, resource_of(topic), "", 1), transaction_id=str(name)
             )
         )
         if self._tell_producer(topic, command):
             self.checked += 1
-
-
-def _resource_of(topic: str) -> Resource:
-    namespace, percent, name = topic.partition("%")
-    return Resource(resource_namespace=namespace, name=name) if percent and namespace else Resource(name=topic)

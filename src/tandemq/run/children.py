@@ -108,7 +108,7 @@ class Child:
         assert not self.is_running, f"{self.name} is running already"
         self.end()
         command = [sys.executable, *self.program, *self._arguments(), "--json", "--while-stdin"]
-        with self.log_path.open("ab") as log:
+        with self.open_log() as log:
             # A new session, so that Ctrl-C reaches only the parent, which stops its children in order.
             process = subprocess.Popen(  # noqa: S603  # our own program
                 command,
@@ -128,11 +128,21 @@ class Child:
         assert process is not None and process.stdout is not None, "spawn first"
         first = _line_within(process.stdout, START_SECONDS)
         if not first:
-            raise self._did_not_start(process)
+            raise self.did_not_start(process)
         self.startup = json.loads(first)
         self._is_ready = True
 
-    def _did_not_start(self, process: subprocess.Popen[bytes]) -> LocalError:
+    def open_log(self) -> contextlib.AbstractContextManager[IO[bytes] | None]:
+        """Open the file of its standard error stream; None: that of this process."""
+        return self.log_path.open("ab")
+
+    def wait(self) -> None:
+        """Wait until the process has exited, if it was started."""
+        if self._process is not None:
+            self._process.wait()
+
+    def did_not_start(self, process: subprocess.Popen[bytes]) -> LocalError:
+        """Return the error if it has not become ready in time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2)
         code = process.poll()

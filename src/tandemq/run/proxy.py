@@ -34,7 +34,8 @@ from tandemq.run.tls import CertificateWatch, protect
 
 log = logging.getLogger(__name__)
 RESTART_S = 1.0
-"""Pause before a process that has ended by itself is started again."""
+"""Pause before a process that has ended within `SOON_S` of its start is started again; others are at once."""
+SOON_S = 10.0
 STOP_S = 10.0
 """After this time processes that do not stop are killed."""
 
@@ -144,6 +145,8 @@ class ProxyGroup:
         self.config = config
         self._running: dict[int, int] = {}
         """Number of each process, by process id."""
+        self._started_s: dict[int, float] = {}
+        """When each was started, by its number."""
         self._is_stopping = False
 
     def open(self) -> None:
@@ -164,6 +167,7 @@ class ProxyGroup:
                 raise ConfigError(f"process {number} of the proxy did not start")
 
     def _start(self, number: int, ready: Callable[[], object]) -> None:
+        self._started_s[number] = time.monotonic()
         process = os.fork()
         if process:
             self._running[process] = number
@@ -208,7 +212,8 @@ class ProxyGroup:
             if not self._is_stopping:
                 code = os.waitstatus_to_exitcode(status)
                 log.error("process %d of the proxy ended with %d; it is started again", number, code)
-                time.sleep(RESTART_S)
+                if time.monotonic() - self._started_s[number] < SOON_S:
+                    time.sleep(RESTART_S)
                 self._start(number, lambda: None)
 
     def stop(self) -> None:

@@ -29,6 +29,7 @@ from lab.sim.world.world import MS, World
 from tandemq.boundary import Closed, Connect, Event, LinkKind, Now, Opened, Turn
 from tandemq.broker.kernel.context import Machine as MachineFacts
 from tandemq.broker.node import Broker
+from tandemq.client.core.calls import Ticket
 from tandemq.client.core.operations import Steps, ask_any_code
 from tandemq.client.core.pulled import decode_pulled
 from tandemq.client.core.settings import ClientConfig
@@ -108,6 +109,17 @@ class Stream:
     def settings(self) -> pb.Settings:
         """The newest settings that the proxy has sent."""
         return next(command.settings for command in reversed(self.commands) if command.HasField("settings"))
+
+    @property
+    def to_consume(self) -> list[pb.VerifyMessageCommand]:
+        """Commands to consume a message."""
+        return [each.verify_message_command for each in self.commands if each.HasField("verify_message_command")]
+
+    @property
+    def to_print(self) -> list[pb.PrintThreadStackTraceCommand]:
+        """Commands to report the stacks of all threads."""
+        name = "print_thread_stack_trace_command"
+        return [getattr(each, name) for each in self.commands if each.HasField(name)]
 
     @property
     def checks(self) -> list[pb.RecoverOrphanedTransactionCommand]:
@@ -502,6 +514,13 @@ class ProxyCluster:
     def ask(self, command: Command, broker: int = 0) -> Command:
         """Return a broker's response to a request."""
         return self.operate(ask_any_code(self.brokers[broker].address, command))
+
+    def asking(self, command: Command, broker: int = 0) -> Ticket[Command]:
+        """Send a request to a broker without waiting for the response."""
+        steps = ask_any_code(self.brokers[broker].address, command, WITHIN_MS)
+        ticket = self._admin.runner.start(steps, self._admin_process.machine.now())
+        self._admin_process.wake()
+        return ticket
 
     def topic(self, name: str, kind: str = "", queues: int = 4, perm: int = 6, brokers: Sequence[int] = ()) -> None:
         """Create or change a topic, at all brokers by default; `kind`: its attribute message.type."""

@@ -125,3 +125,75 @@ def test_a_disabled_user_is_refused(cluster: Guarded) -> None:
     cluster.change(RequestCode.AUTH_UPDATE_USER, {"username": "alice"}, {"userStatus": "disable"})
     cluster.forget()
     assert code(client.send(message("T")).status) == "UNAUTHORIZED"
+
+
+# Limits of users.
+
+
+def limit(cluster: Guarded, name: str, **values: object) -> None:
+    """Limit a user, and let the proxy learn it."""
+    cluster.change(RequestCode.TANDEM_SET_QUOTAS, {}, {"quotas": [{"kind": "user", "name": name} | values]})
+    cluster.forget()
+
+
+def codes(client: Client, number: int, topic: str = "T", **more: object) -> list[str]:
+    """Send messages one by one; return the outcomes."""
+    return [code(client.send(message(topic, b"x" * 100, **more)).status) for _ in range(number)]
+
+
+def exceeded(cluster: Guarded) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(cluster.ask(Command(RequestCode.TANDEM_QUOTAS)).body)["exceeded"]
+    return found
+
+
+@pytest.mark.parametrize("values", [{"messagesPerSecond": 10}, {"bytesPerSecond": 1_000}])
+def test_what_a_user_sends_beyond_its_limit_is_refused_at_once(cluster: Guarded, values: dict[str, int]) -> None:
+    cluster.allow("Topic:T", "Pub")
+    limit(cluster, "alice", **values)
+    alice, root = cluster.as_user(ALICE), cluster.as_user(ROOT, "c-2")
+    found = codes(alice, 30)
+    assert set(found) == {"OK", "TOO_MANY_REQUESTS"} and found[:10] == ["OK"] * 10
+    refused = alice.send(message("T"))
+    assert "user alice exceeds its limit" in refused.status.message
+    count = found.count("TOO_MANY_REQUESTS") + 1
+    assert exceeded(cluster) == [{"kind": "user", "name": "alice", "refused": count, "slowed": 0}], "one request each"
+    assert codes(root, 30) == ["OK"] * 30
+    cluster.run(2_000)
+    assert codes(alice, 5) == ["OK"] * 5
+
+
+def test_ordered_messages_and_batches_use_the_limit_too(cluster: Guarded) -> None:
+    cluster.topic("F", kind="FIFO")
+    cluster.allow("Topic:*", "Pub")
+    limit(cluster, "alice", messagesPerSecond=10)
+    alice = cluster.as_user(ALICE)
+    found = codes(alice, 20, "F", message_group="g", message_type=pb.MessageType.FIFO)
+    assert found[:10] == ["OK"] * 10 and "TOO_MANY_REQUESTS" in found
+    cluster.run(2_000)
+    response = alice.send(*(message("T") for _ in range(30)))
+    outcomes = [code(entry.status) for entry in response.entries]
+    assert set(outcomes) == {"OK", "TOO_MANY_REQUESTS"} and outcomes.count("OK") < 20
+
+
+def test_a_user_that_is_slowed_waits(cluster: Guarded) -> None:
+    cluster.allow("Topic:T", "Pub")
+    limit(cluster, "*", messagesPerSecond=20, slows=True)
+    assert codes(cluster.as_user(ALICE), 40) == ["OK"] * 40
+    slowed = {row["name"]: row["slowed"] for row in exceeded(cluster)}
+    assert set(slowed) == {"alice"}, "the proxy's own user does not pay for it"
+
+
+def test_a_user_has_as_many_connections_as_its_limit_allows(cluster: Guarded) -> None:
+    cluster.allow("Topic:T", "Pub")
+    limit(cluster, "alice", connections=2)
+    first, second, third = (cluster.as_user(ALICE, f"c-{number}") for number in range(3))
+    assert codes(first, 2) + codes(second, 2) == ["OK"] * 4
+    assert codes(third, 2) == ["TOO_MANY_REQUESTS"] * 2
+    stream = third.produce("T")
+    assert code(stream.commands[0].status) == "TOO_MANY_REQUESTS" and stream.call.status == 0
+    assert codes(cluster.as_user(ROOT, "root"), 1) == ["OK"]
+    assert codes(first, 1) == ["OK"]
+    first.lose()
+    cluster.until(lambda: codes(third, 1) == ["OK"])
+    limit(cluster, "alice")
+    assert codes(cluster.as_user(ALICE, "c-4"), 1) == ["OK"]

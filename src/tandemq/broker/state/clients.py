@@ -128,25 +128,10 @@ class Clients:
                     f"group {consumer.group_name}: consumeType, messageModel and consumeFromWhere have at most "
                     f"{KIND_CHARACTERS_MAX} characters"
                 )
-            self._check_subscriptions(consumer)
+            check_subscriptions(consumer)
         added = sum(memory_of(data) for consumer in beat.consumers for data in consumer.subscription_data_set)
         if self._subscription_bytes + added > SUBSCRIPTION_BYTES_MAX:
             raise ProtocolError(f"the subscriptions of all groups take more than {SUBSCRIPTION_BYTES_MAX} bytes")
-
-    def _check_subscriptions(self, consumer: ConsumerData) -> None:
-        if len(consumer.subscription_data_set) > SUBSCRIPTIONS_PER_GROUP_MAX:
-            raise ProtocolError(
-                f"the group {consumer.group_name} subscribes to more than {SUBSCRIPTIONS_PER_GROUP_MAX} topics"
-            )
-        for subscription in consumer.subscription_data_set:
-            try:
-                check_expression(subscription.sub_string)
-                check_expression(subscription.topic)
-                check_expression(subscription.expression_type)
-            except ValueError as error:
-                raise ProtocolError(f"group {consumer.group_name}: {error}") from error
-            if len(subscription.tags_set) > TAGS_MAX or len(subscription.code_set) > TAGS_MAX:
-                raise ProtocolError(f"group {consumer.group_name}: a subscription with more than {TAGS_MAX} tags")
 
     def _join(self, data: ConsumerData, member: Member, beat: HeartbeatData) -> bool:
         group = self.consumers.get(data.group_name)
@@ -270,6 +255,27 @@ def _subscribe(group: ConsumerGroup, subscriptions: list[SubscriptionData]) -> b
         del group.subscriptions[topic]
         changed = True
     return changed
+
+
+def check_subscriptions(consumer: ConsumerData) -> None:
+    """Check the subscriptions of a consumer.
+
+    Raises:
+        ProtocolError: there are too many, or one is too large.
+    """
+    if len(consumer.subscription_data_set) > SUBSCRIPTIONS_PER_GROUP_MAX:
+        raise ProtocolError(
+            f"the group {consumer.group_name} subscribes to more than {SUBSCRIPTIONS_PER_GROUP_MAX} topics"
+        )
+    for subscription in consumer.subscription_data_set:
+        try:
+            check_expression(subscription.sub_string)
+            check_expression(subscription.topic)
+            check_expression(subscription.expression_type)
+        except ValueError as error:
+            raise ProtocolError(f"group {consumer.group_name}: {error}") from error
+        if len(subscription.tags_set) > TAGS_MAX or len(subscription.code_set) > TAGS_MAX:
+            raise ProtocolError(f"group {consumer.group_name}: a subscription with more than {TAGS_MAX} tags")
 
 
 class QueueLocks:

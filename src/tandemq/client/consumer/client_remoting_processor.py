@@ -43,7 +43,7 @@ class ClientRemotingProcessor:
         self._name_servers = name_servers
         self._consumers = consumers
         self._started_ms = started_ms
-        self._handlers: dict[int, Handler] = {
+        self.handlers: dict[int, Handler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
@@ -52,10 +52,11 @@ class ClientRemotingProcessor:
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: take_reply,
             RequestCode.CHECK_TRANSACTION_STATE: take_check,
         }
+        """By request code."""
 
     def process_request(self, address: str, command: Command, now: Now) -> Command | None:
         """Handle one request; returns the response, or None for none or a later one."""
-        handler = self._handlers.get(command.code)
+        handler = self.handlers.get(command.code)
         if handler is None:
             remark = f"clients do not handle the request code {command.code}"
             return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)

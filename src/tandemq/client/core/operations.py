@@ -74,6 +74,7 @@ class GetTime:
     """Step: get the current time, without waiting."""
 
 
+_GET_TIME = GetTime()
 Step = Invoke | InvokeAll | Pause | Await | GetTime
 Steps = Generator[Step, Any, T]
 
@@ -182,7 +183,7 @@ def wait(ticket: Ticket[T]) -> Steps[T]:
 
 def current_time() -> Steps[Now]:
     """Return the current time."""
-    now: Now = yield GetTime()
+    now: Now = yield _GET_TIME
     return now
 
 

@@ -281,6 +281,13 @@ class Routes:
         known = self._groups.get(broker_name)
         return known.members() if known is not None else {}
 
+    def master(self, broker_name: str) -> str | None:
+        """Return the address of the master of a broker group, as `members` has it; None if there is none."""
+        known = self._groups.get(broker_name)
+        if known is None:
+            return None
+        return known.listed.get(MASTER_ID) or known.members().get(MASTER_ID)
+
     def broker_names(self) -> list[str]:
         """Return the names of all known broker groups."""
         return list(self._groups)

@@ -11,6 +11,7 @@ import msgspec
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.codec.record.record import BatchPart, deflate, encode_batch
 from tandemq.codec.remoting.frame import JsonRequest
+from tandemq.codec.remoting.signature import ON_BEHALF_OF
 from tandemq.errors import InvalidMessage, LocalError, RecordTooLarge
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
@@ -50,6 +51,8 @@ class SendRequest(msgspec.Struct, frozen=True):
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
     is_reply: bool = False
+    on_behalf_of: str = ""
+    """User whose limits it uses, if this client is a proxy."""
 
     @property
     def code(self) -> RequestCode:
@@ -82,6 +85,8 @@ class SendRequest(msgspec.Struct, frozen=True):
         }
         if self.max_reconsume_times is not None:
             fields["l"] = str(self.max_reconsume_times)
+        if self.on_behalf_of:
+            fields[ON_BEHALF_OF] = self.on_behalf_of
         return Command(self.code, fields=fields, body=self.body)
 
 
@@ -125,6 +130,8 @@ class SendEncoder:
         )
         if request.max_reconsume_times is not None:
             fields += b',"l":"%d"' % request.max_reconsume_times
+        if request.on_behalf_of:
+            fields += b',"%b":%b' % (ON_BEHALF_OF.encode(), _encode_json(request.on_behalf_of))
         return JsonRequest(fields, request.body)
 
     def _head(self, request: SendRequest, queue: MessageQueue) -> bytes:
@@ -154,10 +161,17 @@ def prepare(message: Message, unique_key: str, options: ProducerOptions) -> Send
     return SendRequest(message.topic, body, properties, sys_flag, message.flag, (unique_key,), is_reply=is_reply)
 
 
-def single_request(topic: str, body: bytes, properties: str, unique_key: str, options: ProducerOptions) -> SendRequest:
-    """Return the send request of one message that is valid; `properties`: all of them, encoded."""
+def single_request(
+    topic: str, body: bytes, properties: str, unique_key: str, options: ProducerOptions, on_behalf_of: str = ""
+) -> SendRequest:
+    """Return the send request of one message that is valid.
+
+    Args:
+        properties: all of them, encoded.
+        on_behalf_of: user whose limits it uses; "": the one that signs.
+    """
     body, sys_flag = _compressed(body, options)
-    return SendRequest(topic, body, properties, sys_flag, 0, (unique_key,))
+    return SendRequest(topic, body, properties, sys_flag, 0, (unique_key,), on_behalf_of=on_behalf_of)
 
 
 def _compressed(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:

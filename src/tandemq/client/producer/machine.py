@@ -68,6 +68,11 @@ def by_hash(key: str) -> Select:
     return lambda queues: queues[value % len(queues)]
 
 
+def is_user_limited(message: SendRequest, error: TandemError) -> bool:
+    """Whether a send on behalf of a user may have failed by the limit of that user, which another broker has too."""
+    return bool(message.on_behalf_of) and error.code == ResponseCode.SYSTEM_BUSY
+
+
 class _Sending(msgspec.Struct, eq=False):
     """A message or batch in flight, with its attempts."""
 
@@ -355,15 +360,16 @@ class ProducerCore:
         self._finish(sending, None)
 
     def _failed(self, sending: _Sending, target: SendTarget | None, error: TandemError, now: Now) -> None:
+        is_retried = error.retriable and not is_user_limited(sending.message, error)
         if target is not None:
             sending.error = error
-            if error.retriable:
+            if is_retried:
                 self._strategy.record_failure(target.address, target.queue, error, now)
         if error.refresh_route:
             self._routes.refresh(sending.message.topic, now)
         if isinstance(error, OutcomeUnknown):
             sending.unknown = error
-        if error.retriable and not sending.is_over(now) and not self._is_closed:
+        if is_retried and not sending.is_over(now) and not self._is_closed:
             self._again(sending, now)
         else:
             self._finish(sending, sending.unknown or sending.error or error)

@@ -18,6 +18,8 @@ from typing import NamedTuple
 from tandemq.model.access import RESERVED_PREFIX, AclUser, Credentials
 
 ACCESS_KEY, SIGNATURE, SECURITY_TOKEN = "AccessKey", "Signature", "SecurityToken"
+ON_BEHALF_OF = "onBehalfOf"
+"""Field of a send by a super user: the user whose limits it uses."""
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 """Field that old clients add after they have signed."""
 UNSIGNED_UP_TO_VERSION = 395

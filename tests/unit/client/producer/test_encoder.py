@@ -107,7 +107,9 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 INTS = st.integers(-(1 << 31), (1 << 31) - 1)
 
 
-@given(TEXTS, TEXTS, TEXTS, st.binary(max_size=40), INTS, INTS, st.booleans(), INTS, st.none() | INTS, st.booleans())
+@given(
+    TEXTS, TEXTS, TEXTS, st.binary(max_size=40), INTS, INTS, st.booleans(), INTS, st.none() | INTS, st.booleans(), TEXTS
+)
 def test_encoded_request_is_that_of_the_fields(
     topic: str,
     broker_name: str,
@@ -119,12 +121,22 @@ def test_encoded_request_is_that_of_the_fields(
     reconsume_times: int,
     max_reconsume_times: int | None,
     oneway: bool,
+    user: str,
 ) -> None:
     encoder = SendEncoder('group "1"', 5)
     for queue_id in (0, 7, 0):
         queue = MessageQueue(topic, broker_name, queue_id)
         request = SendRequest(
-            topic, body, properties, sys_flag, flag, ("k",), is_batch, reconsume_times, max_reconsume_times
+            topic,
+            body,
+            properties,
+            sys_flag,
+            flag,
+            ("k",),
+            is_batch,
+            reconsume_times,
+            max_reconsume_times,
+            on_behalf_of=user,
         )
         frame = encode_request(encoder.encode(request, queue, 1_700_000_000_000), 77, oneway=oneway)
         command = request.command('group "1"', broker_name, queue_id, 1_700_000_000_000, 5)

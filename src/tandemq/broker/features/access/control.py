@@ -30,7 +30,7 @@ from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.sends import ENGINE_SENDS
 from tandemq.codec.record.record import property_value
-from tandemq.codec.remoting.signature import ACCESS_KEY, is_signed, member_user
+from tandemq.codec.remoting.signature import ACCESS_KEY, ON_BEHALF_OF, is_signed, member_user
 from tandemq.config.access import configured_users
 from tandemq.config.file_accounts import CHECK_MS, FileAccounts
 from tandemq.config.settings import BrokerConfig
@@ -186,7 +186,7 @@ class AccessControl(Feature, RequestGuard):
             if user is not None and self._is_white(address, user):
                 return None
             return self._refuse(link, command, "authentication", NOT_AUTHENTICATED, now)
-        full = self._limit(link, user.username)
+        full = self._limit(link, user.username, command.fields.get(ON_BEHALF_OF, "") if user.is_super else "")
         if full is not None:
             return self._refuse(link, command, "connections", full, now)
         if user.is_super or not self._checks_rights or self._is_white(address, user):
@@ -239,12 +239,15 @@ class AccessControl(Feature, RequestGuard):
         elif len(needs) == 1 and needs[0].kind is ResourceKind.TOPIC:
             sender.topics.add(needs[0].name)
 
-    def _limit(self, link: Link, user: str) -> str | None:
-        """Have the sends of a connection count for a user; return why it may not have the connection."""
+    def _limit(self, link: Link, user: str, sender: str = "") -> str | None:
+        """Have the sends of a connection count for a user; return why it may not have the connection.
+
+        `sender`: the user for which a proxy sends, if it is another one.
+        """
         if not self._quotas.limits_users:
             link.budget = None
             return None
-        link.budget = self._quotas.user(user)
+        link.budget = self._quotas.user(sender or user)
         most = self._quotas.connections_of(user)
         if most and not self._may_connect(link.number, user, most):
             return f"user {user} has {most} connections, no more are allowed"

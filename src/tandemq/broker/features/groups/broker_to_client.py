@@ -12,6 +12,7 @@ from tandemq.broker.kernel.client_requests import Missing
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.state.proxied_consumers import ProxiedConsumers
 from tandemq.codec.record.record import parse_message_id
 from tandemq.codec.remoting.admin_requests import ConsumeDirectlyFields, RunningInfoFields, TopicGroupFields
 from tandemq.codec.remoting.fastjson import Raw, dumps_java, loads
@@ -42,12 +43,13 @@ class _StatusAnswer:
 class Broker2ClientProcessor(Feature):
     """Relay requests of operators to clients, and their responses back."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        """Begin."""
+    def __init__(self, kernel: Kernel, proxied: ProxiedConsumers) -> None:
+        """`proxied`: consumers behind proxies, which relay requests to them."""
         self._store = kernel.store
         self._topics = kernel.topics
         self._groups = kernel.groups
         self._clients = kernel.clients
+        self._proxied = proxied
         self._client_calls = kernel.client_calls
         self._links = kernel.links
         self._current = kernel.current
@@ -85,7 +87,7 @@ class Broker2ClientProcessor(Feature):
     def _pass_on(
         self, link: Link, command: Command, group: str, client_id: str, fields: dict[str, str], body: bytes, now: Now
     ) -> Command | None:
-        member = self._clients.find(group, client_id)
+        member = self._clients.find(group, client_id) or self._proxied.find(group, client_id)
         if member is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"The Consumer <{group}> <{client_id}> not online")
 

@@ -12,6 +12,7 @@ from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.state.clients import Member
+from tandemq.broker.state.proxied_consumers import ProxiedConsumers
 from tandemq.codec.remoting.admin_requests import GroupNameFields, ProducerGroupFields, TopicGroupFields
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.requests import GroupFields, read_fields
@@ -23,10 +24,11 @@ from tandemq.model.command import Command
 class ConnectionsProcessor(Feature):
     """Handle requests of operators about connected clients."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        """Begin."""
+    def __init__(self, kernel: Kernel, proxied: ProxiedConsumers) -> None:
+        """`proxied`: consumers behind proxies."""
         self._offsets = kernel.offsets
         self._clients = kernel.clients
+        self._proxied = proxied
         self._own = kernel.own
 
     def requests(self) -> dict[Code, Request]:
@@ -42,14 +44,18 @@ class ConnectionsProcessor(Feature):
     def _on_consumers(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = read_fields(GroupFields, command.fields).consumer_group
         group = self._clients.consumers.get(name)
-        if group is None:
+        proxied = self._proxied.of_group(name)
+        if group is None and not proxied:
             return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online")
+        subscriptions = self._proxied.subscriptions(name) | (group.subscriptions if group is not None else {})
+        how = group or proxied[-1].data
+        members = [*(group.members.values() if group is not None else ()), *(each.member for each in proxied)]
         body = {
-            "connectionSet": _connections(group.members.values()),
-            "consumeFromWhere": group.consume_from_where,
-            "consumeType": group.consume_type,
-            "messageModel": group.message_model,
-            "subscriptionTable": {topic: msgspec.to_builtins(data) for topic, data in group.subscriptions.items()},
+            "connectionSet": _connections(members),
+            "consumeFromWhere": how.consume_from_where,
+            "consumeType": how.consume_type,
+            "messageModel": how.message_model,
+            "subscriptionTable": {topic: msgspec.to_builtins(data) for topic, data in subscriptions.items()},
         }
         return command.answer(ResponseCode.SUCCESS, body=dumps(body))
 

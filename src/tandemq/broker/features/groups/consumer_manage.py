@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tandemq.boundary import Now, Turn
-from tandemq.broker.features.groups.membership import MembershipNotifier
+from tandemq.broker.features.groups.membership import MembershipNotifier, create_retry_topic
 from tandemq.broker.filter.selector import unsupported_kind
 from tandemq.broker.filter.tokens import FilterInvalid
 from tandemq.broker.kernel.connection import Link
@@ -37,7 +37,7 @@ from tandemq.model.command import Command
 from tandemq.model.group import SQL_EXPRESSION, TAG_EXPRESSION, HeartbeatData
 from tandemq.model.java_types import Int32
 from tandemq.model.queue_mapping import LOGICAL_BROKER_PREFIX
-from tandemq.model.topic import group_name_error, retry_topic
+from tandemq.model.topic import group_name_error
 from tandemq.storage.consume_queue import ConsumeQueue
 
 LOCKS_EXPIRE_MS = 10_000
@@ -50,6 +50,7 @@ class ConsumerManageProcessor(Feature):
 
     def __init__(self, kernel: Kernel) -> None:
         """Begin without locks."""
+        self._kernel = kernel
         self._store = kernel.store
         self._topics = kernel.topics
         self._groups = kernel.groups
@@ -112,11 +113,7 @@ class ConsumerManageProcessor(Feature):
         for consumer in beat.consumers:
             subscriptions = self._clients.consumers[consumer.group_name].subscriptions
             self._filters.follow(consumer.group_name, subscriptions, now.wall_ms)
-            group = self._groups.find(consumer.group_name, now.wall_ms)
-            if group is not None and self._turn.serving.is_master:
-                self._topics.create_internal(
-                    retry_topic(consumer.group_name), max(1, group.retry_queue_nums), now.wall_ms
-                )
+            create_retry_topic(self._kernel, consumer.group_name, now)
         self._membership.notify(changed, self._turn.out, now)
         # The consumer stays registered: it may be served here after a takeover, before its next heartbeat.
         refusal = self._turn.serving.consumers if beat.consumers else None

@@ -4,6 +4,18 @@ from tandemq.boundary import Now, Turn
 from tandemq.broker.kernel.client_requests import notify
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.model.codes import RequestCode
+from tandemq.model.topic import retry_topic
+
+
+def create_retry_topic(kernel: Kernel, name: str, now: Now) -> None:
+    """Create the retry topic of a group whose consumers have come, unless there is no such group.
+
+    Raises:
+        ProtocolError: the group would be created, and there are too many.
+    """
+    group = kernel.groups.find(name, now.wall_ms)
+    if group is not None and kernel.turn.serving.is_master:
+        kernel.topics.create_internal(retry_topic(name), max(1, group.retry_queue_nums), now.wall_ms)
 
 
 class MembershipNotifier:

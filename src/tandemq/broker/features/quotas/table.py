@@ -9,6 +9,7 @@ from tandemq.codec.ha import KIND_FEATURE_TABLES
 from tandemq.codec.remoting.bodies import convert
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.errors import ProtocolError
+from tandemq.model.access import RESERVED_PREFIX
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.command import Command
 from tandemq.model.quota import EACH, Quota
@@ -102,8 +103,12 @@ class CopiedQuotaTable(StreamedTable):
         self._counts = counts
         self._published = -1
 
-    def polled(self, _command: Command) -> bytes:
-        """See `Table`."""
+    def polled(self, command: Command) -> bytes:
+        """See `Table`. With `kind` and `name`: only the limits that hold for that one."""
+        kind, name = command.fields.get("kind"), command.fields.get("name")
+        if kind is not None and name is not None:
+            quota = None if name.startswith(RESERVED_PREFIX) else self._table.of(kind, name)
+            return dumps({_QUOTAS: [] if quota is None else [quota]})
         return dumps(self._table.as_json() | {"exceeded": self._counts()})
 
     def take_polled(self, polled: Polled) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tandemq.broker.features.quotas import table
 from tandemq.codec.remoting.fastjson import dumps
-from tandemq.codec.remoting.signature import signed
+from tandemq.codec.remoting.signature import ON_BEHALF_OF, signed
 from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.spec import spec
@@ -264,6 +264,28 @@ def test_open_connections_are_free_of_limits_of_users_without_access_control(tmp
         assert broker.as_alice(RequestCode.UPDATE_BROKER_CONFIG, {}, change) == OK
         sent = broker.as_alice(RequestCode.SEND_MESSAGE_V2, send_fields("A"), b"x", link=7)
         assert (sent == OK) is (is_on == "false" or "connections" in quota)
+
+
+def test_super_users_send_on_behalf_of_others_and_nobody_else_does(tmp_path: Path) -> None:
+    broker = Guarded(tmp_path)
+    carol = Credentials("carol", "carol-key")
+    user = dumps({"username": carol.access_key, "password": carol.secret_key})
+    assert broker.as_alice(RequestCode.AUTH_CREATE_USER, {"username": "carol"}, user) == OK
+    for name in ("bob", "carol"):
+        body = dumps({"quotas": [{"kind": "user", "name": name, "messagesPerSecond": 2}]})
+        assert broker.as_alice(RequestCode.TANDEM_SET_QUOTAS, {}, body) == OK
+
+    def send(who: Credentials, sender: str) -> int:
+        fields = {name: str(value) for name, value in (send_fields("T") | {ON_BEHALF_OF: sender}).items()}
+        return broker.ask(RequestCode.SEND_MESSAGE_V2, signed(fields, b"x", who), b"x").code
+
+    assert [send(ALICE, "bob") for _ in range(4)] == [OK, OK, BUSY, BUSY]
+    assert [send(ALICE, sender) for sender in ("eve", "", "eve", "")] == [OK] * 4
+    assert [send(carol, "eve") for _ in range(4)] == [OK, OK, BUSY, BUSY], "carol's own limit counts"
+    assert send(ALICE, "bob") == BUSY
+    for name, expected in (("bob", ["bob"]), ("eve", [])):
+        fields = signed({"kind": "user", "name": name}, b"", ALICE)
+        assert [quota["name"] for quota in broker.json(RequestCode.TANDEM_QUOTAS, fields)["quotas"]] == expected
 
 
 # Bad input.
