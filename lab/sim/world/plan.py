@@ -20,6 +20,10 @@ STATIC_TOPICS = 0.2
 """Share of the seeds with a static topic."""
 POPS = 0.2
 """Share of the seeds with a group that pops."""
+ACCESS = 0.2
+"""Share of the seeds with access control."""
+LIMITS = 0.2
+"""Share of the seeds with limits of users, topics and groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,16 @@ def has_static_topic(seed: int) -> bool:
 def has_pops(seed: int) -> bool:
     """Return whether a seed has a group that pops. It has its own generator, too."""
     return Random(f"{seed}-pops").random() < POPS
+
+
+def has_access(seed: int) -> bool:
+    """Return whether a seed has access control. It has its own generator, too."""
+    return Random(f"{seed}-access").random() < ACCESS
+
+
+def has_limits(seed: int) -> bool:
+    """Return whether a seed has limits. They have their own generator, too."""
+    return Random(f"{seed}-limits").random() < LIMITS
 
 
 _SomePlan = TypeVar("_SomePlan", bound=Plan)
