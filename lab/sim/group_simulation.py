@@ -11,8 +11,8 @@ from lab.sim.checkers.final_groups import GroupFinalChecks
 from lab.sim.checkers.groups import GroupChecks
 from lab.sim.checkers.model import POP_GROUP, BrokerRef
 from lab.sim.checkers.pops import PopChecks
-from lab.sim.faults.groups import GroupFaults
 from lab.sim.faults.changes import ChangeFaults
+from lab.sim.faults.groups import GroupFaults
 from lab.sim.history import History
 from lab.sim.workload.access_administrator import AccessAdministrator
 from lab.sim.workload.application import Application, ApplicationContext
@@ -140,9 +140,7 @@ class GroupSimulation(History):
             administrator.on_sent, administrator.on_confirmed = strikes.sent, strikes.confirmed
 
     def _strikes(self, what: str, rate: float = CHANGE_FAULTS) -> ChangeFaults:
-        return ChangeFaults(
-            self.world, self.network, self.cluster, lambda: self.faults.is_over, what=what, rate=rate
-        )
+        return ChangeFaults(self.world, self.network, self.cluster, lambda: self.faults.is_over, what=what, rate=rate)
 
     def _is_loss_accepted(self, name: str) -> bool:
         return name in self.checks.accepted_us
@@ -287,7 +285,7 @@ class GroupSimulation(History):
         self.await_changes(end_us, SETTLE_US, help_out)
         if self.logical is not None:
             self.logical.is_stopped = True
-        producers: list[GroupProducer | SimProducer] = [*self.producers, *senders, *self.askers]
+        producers: list[SimProducer | GroupProducing] = [*self.producers, *senders, *self.askers]
         for producer in producers:
             producer.is_stopped = True
         for application in self.applications:

@@ -115,7 +115,9 @@ class GuardedRequest:
     def __str__(self) -> str:
         """Return what matters."""
         needs = ", ".join(f"{resource} {'|'.join(sorted(actions))}" for resource, actions in self.needs)
-        return f"{self.what} of {self.user} with {self.key!r}, sent at {self.sent_us / SECOND:.3f} s, which needs {needs}"
+        return (
+            f"{self.what} of {self.user} with {self.key!r}, sent at {self.sent_us / SECOND:.3f} s, which needs {needs}"
+        )
 
 
 class AccessChecks:
@@ -276,9 +278,7 @@ class AccessChecks:
         """Check that no committed offset is one that only refused requests named."""
         assert host.broker is not None, "it runs"
         held = host.broker.offsets.table.get(f"{GUARDED_TOPIC}@{GUARDED_GROUP}", {}).get(0)
-        asked = [
-            request for request in self._requests if request.offset == held and request.group == host.group.name
-        ]
+        asked = [request for request in self._requests if request.offset == held and request.group == host.group.name]
         if asked and not any(True in self._decisions(request) for request in asked) and not self._has_lost(host):
             raise Violation("I26", f"{host.name} has {held}, of a request that must be refused: {asked[0]}")
 

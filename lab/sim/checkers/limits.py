@@ -19,12 +19,12 @@ from lab.sim.checkers.logs import LoggedMessage
 from lab.sim.checkers.model import Attempt
 from lab.sim.world.cluster import Cluster, Host
 from lab.sim.world.groups import mode_of
-from lab.sim.world.world import MS, SECOND, Violation, World
+from lab.sim.world.world import SECOND, Violation, World
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
-from tandemq.model.quota import GROUP, TOPIC, Quota
+from tandemq.model.quota import GROUP, TOPIC, USER, Kind, Quota
 
 LIMITED_TOPIC, FREE_TOPIC = "Limited", "Free"
 """The topic with a limit, and one without."""
@@ -32,7 +32,7 @@ PULLING_GROUP, POPPING_GROUP = "GLP", "GLI"
 """The group whose deliveries have a limit, and the one whose messages in flight have one."""
 BUSY_USER = "busy"
 """The user that sends to these topics, in seeds with access control."""
-REQUEST_MESSAGES_MAX, REQUEST_BYTES_MAX = 4, 4 * 800
+REQUEST_MESSAGES_MAX, REQUEST_BYTES_MAX = 3, 3 * 800
 """Maximum size of one send."""
 PULL_MESSAGES_MAX = 8
 CALM_US = 8 * SECOND
@@ -44,7 +44,7 @@ DRIFT = 1.02
 """How much faster a broker's clock may run, and more."""
 _TORN = ("failing-pwrite", "disk-full", "killed-at", "power-lost-at")
 """Faults after which brokers count messages in flight from the start."""
-Key = tuple[str, str]
+Key = tuple[Kind, str]
 """Kind and name of a limit."""
 
 
@@ -131,11 +131,13 @@ class LimitChecks:
         until_us = self._world.now_us + LATE_US * lingers
         for quota in quotas:
             spans = self._spans[group, quota.key]
-            spans[:-1] = [span if span.until_us is not None else span._replace(until_us=until_us) for span in spans[:-1]]
+            spans[:-1] = [
+                span if span.until_us is not None else span._replace(until_us=until_us) for span in spans[:-1]
+            ]
 
     def _possible(self, group: str, key: Key, since_us: int) -> list[Quota]:
         """Return the limits that were possible from a time on."""
-        spans = self._spans.get((group, key), [Span(Quota(*key), 0)])  # type: ignore[arg-type]  # a kind and a name
+        spans = self._spans.get((group, key), [Span(Quota(*key), 0)])
         return [span.quota for span in spans if span.until_us is None or span.until_us >= since_us]
 
     def _resets(self, group: str, since_us: int) -> int:
@@ -178,7 +180,9 @@ class LimitChecks:
             self.accepted += len(attempt.messages)
             size = sum(len(message.body) for message in attempt.messages)
             for key in keys:
-                self._used(at, attempt.group, key, _Use(attempt.sent_us, attempt.answered_us, len(attempt.messages), size))
+                self._used(
+                    at, attempt.group, key, _Use(attempt.sent_us, attempt.answered_us, len(attempt.messages), size)
+                )
 
     def given(self, at: _Serving, group: str, sent_us: int, messages: int) -> None:
         """Check a delivery to the group that pulls.
@@ -264,7 +268,7 @@ class LimitChecks:
         for (group, key), spans in self._spans.items() if found is not None else ():
             if group != host.group.name or self._possible(group, key, self._world.now_us) != [spans[-1].quota]:
                 continue
-            has, wanted = found.get(key, Quota(*key)), spans[-1].quota  # type: ignore[arg-type]  # a kind and a name
+            has, wanted = found.get(key, Quota(*key)), spans[-1].quota
             if has != wanted and not (has.is_unlimited and wanted.is_unlimited):
                 raise Violation("I27", f"{wanted} was confirmed, and {host.name} has {has}")
 
@@ -298,4 +302,4 @@ class LimitChecks:
 
 def keys_of(topic: str, *, has_user: bool) -> list[Key]:
     """Return the limits that hold for a send. `has_user`: whether its user is `BUSY_USER`."""
-    return [(TOPIC, topic), *([("user", BUSY_USER)] if has_user else [])]
+    return [(TOPIC, topic), *([(USER, BUSY_USER)] if has_user else [])]

@@ -417,9 +417,7 @@ class Faults:
     def _paths(self, host: Host, prefix: str) -> list[str]:
         # A broker without users, or with older ones, refuses what it should not, or the reverse.
         paths = [
-            path
-            for path in host.machine.disk.paths()
-            if path.startswith(prefix) and not path.startswith(ACCESS_FILES)
+            path for path in host.machine.disk.paths() if path.startswith(prefix) and not path.startswith(ACCESS_FILES)
         ]
         if self._cluster.plan.has_static_topic:
             # A broker that goes back to the backup would take messages of queues that have moved away.

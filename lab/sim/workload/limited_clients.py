@@ -289,4 +289,3 @@ def messages_in(body: bytes) -> Iterator[StoredMessage]:
             return
         yield decode_message(body, position, len(body))
         position += record.size
-

@@ -1,10 +1,10 @@
 """Users of seeds with access control: those of the settings, and those in the table with which brokers start.
 
-    admin   the super user of the settings, as which the administrator of the users signs
-    inner   the user of the settings as which brokers sign to each other, unless they have a secret
-    app     as which clients sign that are allowed everything about topics and groups, all the time
-    busy    the same, with a limit of what it sends
-    u0 …    whose rights change, at each group by themselves: `checkers.access`
+admin   the super user of the settings, as which the administrator of the users signs
+inner   the user of the settings as which brokers sign to each other, unless they have a secret
+app     as which clients sign that are allowed everything about topics and groups, all the time
+busy    the same, with a limit of what it sends
+u0 …    whose rights change, at each group by themselves: `checkers.access`
 """
 
 from dataclasses import replace
