@@ -26,6 +26,7 @@ from lab.sim.workload.steps import Ask, SteppingClient, Steps
 from lab.sim.world.world import MS, World
 from tandemq.codec.record.record import decode_message, parse_record
 from tandemq.codec.remoting.fastjson import dumps
+from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -287,5 +288,8 @@ def messages_in(body: bytes) -> Iterator[StoredMessage]:
         record = parse_record(body, position, len(body))
         if isinstance(record, str):
             return
-        yield decode_message(body, position, len(body))
+        try:
+            yield decode_message(body, position, len(body))
+        except ProtocolError:
+            return
         position += record.size
