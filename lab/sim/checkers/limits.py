@@ -20,6 +20,7 @@ from lab.sim.checkers.model import Attempt
 from lab.sim.world.cluster import Cluster, Host
 from lab.sim.world.groups import mode_of
 from lab.sim.world.world import SECOND, Violation, World
+from tandemq.broker.kernel.serving import Right
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
@@ -57,11 +58,12 @@ class Span(NamedTuple):
 
 
 class _Serving(NamedTuple):
-    """A broker that counts by itself, from one start to the next, or from one mastership to the next."""
+    """A broker that counts by itself, from one start to the next, or from one time of service to the next."""
 
     address: str
     starts: int
-    epoch: int
+    lapses: int
+    """Number of times at which it had to stop answering pops: it counts from the start then."""
 
 
 class _Use(NamedTuple):
@@ -98,6 +100,9 @@ class LimitChecks:
         self._sets: dict[str, list[tuple[int, int]]] = {}
         """By group: when each request to change limits was sent, and until when it may arrive."""
         self._uses: dict[tuple[_Serving, Key], list[_Use]] = {}
+        self._refusing: set[str] = set()
+        self._lapses = dict.fromkeys(self._hosts, 0)
+        """Addresses of brokers that answer no pops, and how often each has begun to refuse them."""
         self._last_us: dict[str, int] = {}
         """By group: when it was last sent a message, or answered one."""
         self._refused: dict[str, Attempt] = {}
@@ -106,7 +111,20 @@ class LimitChecks:
         self.excuses: Callable[[str], bool] = lambda _group: False
         """Whether an operator has accepted that a group lost changes."""
         self.accepted = self.refused = self.changes = self.popped = self.delivered = 0
+        self._on_turn = cluster.on_turn
+        cluster.on_turn = self._turned
         world.after(POLL_US, self._poll)
+
+    def _turned(self, host: Host) -> None:
+        """Note when a broker has to stop answering pops."""
+        if self._on_turn is not None:
+            self._on_turn(host)
+        broker, address = host.broker, host.address
+        if broker is None or broker.kernel.turn.serving.refusal(Right.POP) is None:
+            self._refusing.discard(address)
+        elif address not in self._refusing:
+            self._refusing.add(address)
+            self._lapses[address] += 1
 
     # Changes.
 
@@ -149,8 +167,7 @@ class LimitChecks:
     def serving(self, address: str) -> _Serving:
         """Return what counts at an address now."""
         host = self._hosts[address]
-        failover = None if host.broker is None else host.broker.failover
-        return _Serving(address, host.starts, -1 if failover is None else failover.epoch)
+        return _Serving(address, host.starts, self._lapses[address])
 
     def sending(self, attempt: Attempt) -> int:
         """Note a send; return how long no other one was on its way to its group, in µs."""
