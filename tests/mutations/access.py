@@ -134,16 +134,6 @@ def users_confirmed_uncopied() -> AbstractContextManager[Any]:
     return patched(processor.AccessProcessor, "requests", alone)
 
 
-def limits_confirmed_uncopied() -> AbstractContextManager[Any]:
-    """Changes of limits are confirmed before slaves have them."""
-    requests = QuotaFeature.requests
-
-    def alone(self: QuotaFeature) -> dict[Code, Request]:
-        return {code: request._replace(is_copied=False) for code, request in requests(self).items()}
-
-    return patched(QuotaFeature, "requests", alone)
-
-
 def limits_not_copied() -> AbstractContextManager[Any]:
     """Slaves do not copy limits."""
     return patched(quotas.QuotaTable, "take", lambda self, raw: None)
@@ -243,7 +233,6 @@ ACCESS_GROUP_MUTATIONS: dict[str, Mutation] = {
 """Mutations of access control in groups with a registry by name."""
 LIMIT_GROUP_MUTATIONS: dict[str, Mutation] = {
     "next-master-lacks-limits": Mutation(limits_not_copied, LIMITS),
-    "limits-confirmed-uncopied": Mutation(limits_confirmed_uncopied, LIMITS),
 }
 """Mutations of limits in groups with a registry by name."""
 ACCESS_SEEDS = tuple(filter(has_access, range(1, 300)))

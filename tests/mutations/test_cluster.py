@@ -56,6 +56,7 @@ FIRST = {
     "deny-after-allow": 9,
     "users-not-saved": 6,
     "users-not-limited": 30,
+    "waiting-batch-is-one": 244,
 }
 """First seed to run, for mutations that need a rare fault, or that pops of seed 1 would show first."""
 RARE = {
