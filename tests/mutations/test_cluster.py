@@ -53,10 +53,6 @@ FIRST = {
     "mapping-not-saved": 39,
     "older-segments-skipped": 10,
     "older-offsets-not-found": 10,
-    "deny-after-allow": 9,
-    "users-not-saved": 6,
-    "users-not-limited": 30,
-    "waiting-batch-is-one": 244,
 }
 """First seed to run, for mutations that need a rare fault, or that pops of seed 1 would show first."""
 RARE = {

@@ -51,8 +51,6 @@ FIRST = {
     "stale-slave-helps": 27,
     "configured-master-waits": 42,
     "slave-consume-does-not-wait": 4,
-    "users-confirmed-uncopied": 21,
-    "next-master-lacks-limits": 24,
 }
 """First seed to run, so that the test is quick."""
 RARE = {
