@@ -11,8 +11,8 @@ from lab.sim.checkers.final_groups import GroupFinalChecks
 from lab.sim.checkers.groups import GroupChecks
 from lab.sim.checkers.model import POP_GROUP, BrokerRef
 from lab.sim.checkers.pops import PopChecks
-from lab.sim.faults.changes import ChangeFaults
 from lab.sim.faults.groups import GroupFaults
+from lab.sim.faults.replicated_tables import ChangeFaults
 from lab.sim.history import History
 from lab.sim.workload.access_administrator import AccessAdministrator
 from lab.sim.workload.application import Application, ApplicationContext

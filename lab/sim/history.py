@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from lab.sim.checkers.access import AccessChecks, Entry, UserState
+from lab.sim.checkers.access import AccessChecks, ExpectedEntry, UserState
 from lab.sim.checkers.always import ContinuousChecks
 from lab.sim.checkers.final import FinalChecks
 from lab.sim.checkers.limits import LimitChecks
@@ -24,7 +24,7 @@ from lab.sim.workload.pop_consumer import RawPopConsumer
 from lab.sim.workload.producer import SimProducer
 from lab.sim.workload.raw_client import RawClient
 from lab.sim.workload.static_topic_administrator import StaticTopicAdministrator
-from lab.sim.workload.steps import SteppingClient
+from lab.sim.workload.stepping_client import SteppingClient
 from lab.sim.workload.transaction_applications import TransactingApplication
 from lab.sim.world.access import ADMIN, APPLICATION, BUSY, FIRST, write_users
 from lab.sim.world.cluster import Cluster
@@ -182,7 +182,7 @@ class History(ABC):
         write_users(cluster)
         checks = AccessChecks(world, cluster, has_one_master=has_one_master)
         everything = UserState(FIRST.secret_key).with_entries(
-            Entry(resource, ("All",), is_allowed=True) for resource in ("Topic:*", "Group:*")
+            ExpectedEntry(resource, ("All",), is_allowed=True) for resource in ("Topic:*", "Group:*")
         )
         members: dict[str, list[str]] = {}
         for host in cluster.hosts:

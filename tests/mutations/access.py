@@ -78,6 +78,7 @@ def refused_send_is_stored() -> AbstractContextManager[Any]:
         if refusal is not None and command.code in SENDS:
             unanswered = copy(command)
             unanswered.flag |= FLAG_ONEWAY
+            self._sends.store_waiting()
             self._sends.take(link, unanswered, now)  # type: ignore[attr-defined]  # of all sends, not of fast ones alone
         take(self, link, command, refusal, turn, now)
 
@@ -227,8 +228,8 @@ LIMIT_MUTATIONS: dict[str, Mutation] = {
 }
 """Mutations of limits with fixed roles by name."""
 ACCESS_GROUP_MUTATIONS: dict[str, Mutation] = {
-    "next-master-lacks-users": Mutation(users_not_copied, RIGHTS),
-    "users-confirmed-uncopied": Mutation(users_confirmed_uncopied, RIGHTS),
+    "next-master-lacks-users": Mutation(users_not_copied, RIGHTS | {"I14"}),
+    "users-confirmed-uncopied": Mutation(users_confirmed_uncopied, RIGHTS | {"I14"}),
 }
 """Mutations of access control in groups with a registry by name."""
 LIMIT_GROUP_MUTATIONS: dict[str, Mutation] = {

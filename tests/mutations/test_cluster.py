@@ -53,6 +53,8 @@ FIRST = {
     "mapping-not-saved": 39,
     "older-segments-skipped": 10,
     "older-offsets-not-found": 10,
+    "deny-after-allow": 85,
+    "waiting-batch-is-one": 87,
 }
 """First seed to run, for mutations that need a rare fault, or that pops of seed 1 would show first."""
 RARE = {

@@ -1,6 +1,6 @@
 """Access control: what each user may do at each group, by the changes that the administrator has confirmed.
 
-I26  a request that is refused by each state of its user that was possible while it was on its way is not handled: it
+I26  a request that is refused by each state of its user that was possible while it was in flight is not handled: it
      gets no answer but the refusal, stores no message, moves no offset. One that each of them allows is not refused.
      A confirmed change counts at every later master, and in the end all members have the same users
 
@@ -33,7 +33,7 @@ _REFUSALS = ("authentication failed", "User:", "only super users")
 """Beginnings of the remarks of access control; others are refused because of the role of a member."""
 
 
-class Entry(NamedTuple):
+class ExpectedEntry(NamedTuple):
     """An entry of a policy. `is_elsewhere`: it holds for another source address than that of clients."""
 
     resource: str
@@ -47,9 +47,9 @@ class UserState(NamedTuple):
 
     key: str = ""
     is_enabled: bool = True
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ExpectedEntry, ...] = ()
 
-    def with_entries(self, changed: Iterable[Entry]) -> "UserState":
+    def with_entries(self, changed: Iterable[ExpectedEntry]) -> "UserState":
         """Return the user with entries that replace those of the same resource."""
         table = {entry.resource: entry for entry in (*self.entries, *changed)}
         return self._replace(entries=tuple(table.values()))
@@ -92,7 +92,10 @@ class _Span:
 
 @dataclass(slots=True, eq=False)
 class GuardedRequest:
-    """A request that a user signed, or somebody else in its name. `needs`: resources with actions of which one does."""
+    """A request signed by a user, or by another client in its name.
+
+    `needs`: resources, and for each the actions of which one suffices.
+    """
 
     what: str
     group: str
@@ -182,7 +185,7 @@ class AccessChecks:
         return request
 
     def _decisions(self, request: GuardedRequest) -> frozenset[bool]:
-        """Return the decisions about a request by all states that were possible while it was on its way."""
+        """Return the decisions about a request by all states that were possible while it was in flight."""
         until_us = self._world.now_us if request.ended_us is None else request.ended_us
         spans = self._spans.get((request.group, request.user)) or [_Span(NOBODY, 0)]
         return frozenset(
@@ -266,7 +269,7 @@ class AccessChecks:
         table = host.broker.features.find(AccessControl).table
         found = table.users.get(user)
         entries = tuple(
-            Entry(entry.resource, entry.actions, entry.decision == "Allow", bool(entry.source_ips))
+            ExpectedEntry(entry.resource, entry.actions, entry.decision == "Allow", bool(entry.source_ips))
             for policy in table.policies.get(user, ())
             for entry in policy.entries
         )

@@ -5,8 +5,8 @@ I27  a broker accepts no more of a topic or a user, and delivers no more to a gr
      than allowed. A send that is refused is not stored, and none is refused after a pause. A confirmed limit holds at
      every later master, and in the end all members have the same limits
 
-What a broker has used of a rate begins anew when it starts and when limits change. A limit is possible from its request
-on; the one before is so until it is confirmed.
+What a broker has used of a rate begins again when it starts and when limits change. A limit is possible from its
+request on; the one before is so until it is confirmed.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ import msgspec
 
 from lab.sim.checkers.logs import LoggedMessage
 from lab.sim.checkers.model import Attempt
+from lab.sim.world.access import BUSY
 from lab.sim.world.cluster import Cluster, Host
 from lab.sim.world.groups import mode_of
 from lab.sim.world.world import SECOND, Violation, World
@@ -31,8 +32,6 @@ LIMITED_TOPIC, FREE_TOPIC = "Limited", "Free"
 """The topic with a limit, and one without."""
 PULLING_GROUP, POPPING_GROUP = "GLP", "GLI"
 """The group whose deliveries have a limit, and the one whose messages in flight have one."""
-BUSY_USER = "busy"
-"""The user that sends to these topics, in seeds with access control."""
 REQUEST_MESSAGES_MAX, REQUEST_BYTES_MAX = 3, 3 * 800
 """Maximum size of one send."""
 PULL_MESSAGES_MAX = 8
@@ -159,7 +158,7 @@ class LimitChecks:
         return [span.quota for span in spans if span.until_us is None or span.until_us >= since_us]
 
     def _resets(self, group: str, since_us: int) -> int:
-        """Return how often the use of rates may have begun anew since a time."""
+        """Return how often the use of rates may have begun again since a time."""
         return sum(until_us >= since_us for _, until_us in self._sets.get(group, ()))
 
     # Sends and deliveries.
@@ -170,7 +169,7 @@ class LimitChecks:
         return _Serving(address, host.starts, self._lapses[address])
 
     def sending(self, attempt: Attempt) -> int:
-        """Note a send; return how long no other one was on its way to its group, in µs."""
+        """Note a send; return how long no other one was in flight to its group, in µs."""
         before, self._last_us[attempt.group] = self._last_us.get(attempt.group, -1), self._world.now_us
         return attempt.sent_us - before if before >= 0 else 0
 
@@ -318,5 +317,5 @@ class LimitChecks:
 
 
 def keys_of(topic: str, *, has_user: bool) -> list[Key]:
-    """Return the limits that hold for a send. `has_user`: whether its user is `BUSY_USER`."""
-    return [(TOPIC, topic), *([(USER, BUSY_USER)] if has_user else [])]
+    """Return the limits that hold for a send. `has_user`: whether its user is `BUSY`."""
+    return [(TOPIC, topic), *([(USER, BUSY.access_key)] if has_user else [])]

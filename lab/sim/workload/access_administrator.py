@@ -8,8 +8,16 @@ import json
 from collections.abc import Callable, Iterable
 from random import Random
 
-from lab.sim.checkers.access import GUARDED_GROUP, GUARDED_TOPIC, LATE_US, NOBODY, AccessChecks, Entry, UserState
-from lab.sim.workload.steps import Ask, SteppingClient, Steps
+from lab.sim.checkers.access import (
+    GUARDED_GROUP,
+    GUARDED_TOPIC,
+    LATE_US,
+    NOBODY,
+    AccessChecks,
+    ExpectedEntry,
+    UserState,
+)
+from lab.sim.workload.stepping_client import Ask, SteppingClient, Steps
 from lab.sim.world.access import ADMIN
 from lab.sim.world.world import World
 from tandemq.model.codes import RequestCode as Code
@@ -105,7 +113,7 @@ class AccessAdministrator(SteppingClient):
 
     def _granted(self, user: str, state: UserState, resources: Iterable[str]) -> tuple[UserState, list[Command]]:
         entries = [
-            Entry(
+            ExpectedEntry(
                 resource,
                 self.random.choice(ACTIONS),
                 self.random.random() < 0.8,

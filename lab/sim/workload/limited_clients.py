@@ -9,7 +9,6 @@ from random import Random
 
 from lab.pops import handle_of
 from lab.sim.checkers.limits import (
-    BUSY_USER,
     FREE_TOPIC,
     LIMITED_TOPIC,
     POPPING_GROUP,
@@ -22,7 +21,8 @@ from lab.sim.checkers.limits import (
 from lab.sim.checkers.model import Attempt, ExpectedState
 from lab.sim.workload.producer import SEND_TIMEOUT_MS, SimProducer
 from lab.sim.workload.raw_client import RawClient
-from lab.sim.workload.steps import Ask, SteppingClient, Steps
+from lab.sim.workload.stepping_client import Ask, SteppingClient, Steps
+from lab.sim.world.access import BUSY
 from lab.sim.world.world import MS, World
 from tandemq.codec.record.record import decode_message, parse_record
 from tandemq.codec.remoting.fastjson import dumps
@@ -116,7 +116,7 @@ class LimitAdministrator(SteppingClient):
 
     def _of_user(self) -> Quota:
         slows = self.random.random() < 0.3
-        return Quota(USER, BUSY_USER, messages_per_second=self.random.choice((0, 2, 3, 5)), slows=slows)
+        return Quota(USER, BUSY.access_key, messages_per_second=self.random.choice((0, 2, 3, 5)), slows=slows)
 
     def _of_pulls(self) -> Quota:
         return Quota(GROUP, PULLING_GROUP, messages_per_second=self.random.choice((2, 4, 8)))
@@ -139,7 +139,7 @@ class SendingTooMuch(SimProducer):
         *,
         has_user: bool,
     ) -> None:
-        """`has_user`: whether it signs as `BUSY_USER`."""
+        """`has_user`: whether it signs as `BUSY`."""
         super().__init__(world, expected, "l0", random, (), pace_ms=1_000, kinds=frozenset(), binary=False)
         self._checks = checks
         self._groups = sorted(groups)

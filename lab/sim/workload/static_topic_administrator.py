@@ -30,7 +30,7 @@ from lab.sim.workload.static_topic_requests import (
     segment,
     update_request,
 )
-from lab.sim.workload.steps import Ask, SteppingClient, Steps
+from lab.sim.workload.stepping_client import Ask, SteppingClient, Steps
 from lab.sim.world.world import Violation, World
 from tandemq.model.codes import ResponseCode
 

@@ -10,7 +10,6 @@ u0 …    whose rights change, at each group by themselves: `checkers.access`
 from dataclasses import replace
 from typing import TypeVar
 
-from lab.sim.checkers.limits import BUSY_USER
 from lab.sim.world.cluster import Cluster, Host
 from lab.sim.world.groups import ManagedGroup
 from lab.sim.world.plan import Plan
@@ -23,7 +22,7 @@ ADMIN = Credentials("admin", "key of the admin")
 APPLICATION = Credentials("app", "key of applications")
 FIRST = Credentials("u0", "first key of u0")
 """The user of the table whose rights change; the others are created."""
-BUSY = Credentials(BUSY_USER, "key of the busy user")
+BUSY = Credentials("busy", "key of the busy user")
 _INNER = Credentials("inner", "key of brokers")
 
 
