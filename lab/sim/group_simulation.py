@@ -12,18 +12,22 @@ from lab.sim.checkers.groups import GroupChecks
 from lab.sim.checkers.model import POP_GROUP, BrokerRef
 from lab.sim.checkers.pops import PopChecks
 from lab.sim.faults.groups import GroupFaults
-from lab.sim.faults.mappings import MappingFaults
+from lab.sim.faults.replicated_tables import ChangeFaults
 from lab.sim.history import History
+from lab.sim.workload.access_administrator import AccessAdministrator
 from lab.sim.workload.application import Application, ApplicationContext
 from lab.sim.workload.group_applications import FOUND_US, GroupConsuming, GroupProducing
 from lab.sim.workload.group_clients import GroupConsumer, GroupProducer, MemberPicker
 from lab.sim.workload.host import ClientHost
+from lab.sim.workload.limited_clients import LimitAdministrator
 from lab.sim.workload.pop_consumer import GroupPopConsumer
+from lab.sim.workload.producer import SimProducer
 from lab.sim.workload.raw_client import RawClient
 from lab.sim.workload.timed_producer import TIMED, GroupTimedProducer, with_timed
 from lab.sim.workload.topic_cycles import SHARE as CYCLES
 from lab.sim.workload.topic_cycles import GroupTopicCycles
 from lab.sim.workload.transaction_applications import TransactingApplication
+from lab.sim.world.access import with_access
 from lab.sim.world.groups import (
     GroupCluster,
     draw_groups,
@@ -33,7 +37,7 @@ from lab.sim.world.groups import (
     with_slave_reads,
     with_static_topic,
 )
-from lab.sim.world.plan import client_ip, has_pops, has_transactions, with_transactions
+from lab.sim.world.plan import client_ip, has_access, has_limits, has_pops, has_transactions, with_transactions
 from lab.sim.world.world import MS, SECOND, Violation
 from tandemq.coordination.registry.records import Mode
 
@@ -53,6 +57,10 @@ CLOCKS_MS = 6_000
 """How far apart the clocks of members may be: they start up to 4 s apart, and drift."""
 INVISIBLE_MS = (8_000, 14_000)
 """Shortest and longest time that popped messages are invisible."""
+CHANGE_FAULTS = 0.05
+"""Share of the changes of users and limits around which a fault happens."""
+MAPPING_FAULTS = 0.25
+"""The same of mappings."""
 KINDS = frozenset({"batch", "oneway", "nowait", "delay", "reject"})
 
 
@@ -75,6 +83,8 @@ class GroupSimulation(History):
         has_timed = timed.random() < TIMED
         if has_timed:
             self.plan = replace(self.plan, base=with_timed(self.plan.base))
+        if has_access(seed):
+            self.plan = with_access(self.plan, has_secret=bool(self.plan.secret))
         self.cluster = GroupCluster(world, self.network, self.plan)
         self.expected.has_bit_rot = self.cluster.has_bit_rot
         self.checks = GroupChecks(world, self.cluster, self.expected)
@@ -109,11 +119,31 @@ class GroupSimulation(History):
             assert self.checks.logical is not None, "there is a static topic"
             self.checks.logical.was_forced = lambda: bool(self.checks.accepted_us)
         nodes.extend(self.popping)
+        changing: dict[str, LimitAdministrator | AccessAdministrator] = {}
+        if has_limits(seed):
+            limits, changing["limits"] = self.add_limits(
+                nodes, self.cluster, has_one_master=False, has_users=has_access(seed)
+            )
+            limits.excuses = self._is_loss_accepted
+            self.final_checks.limits = limits
+        if has_access(seed):
+            checks, changing["users"] = self.add_access(nodes, self.cluster, has_one_master=False)
+            checks.excuses = self._is_loss_accepted
+            self.final_checks.access = checks
         self.clients = [ClientHost(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         self.faults = GroupFaults(world, self.network, self.cluster, self.clients, self.checks)
         if self.moving is not None:
-            strikes = MappingFaults(world, self.network, self.cluster, lambda: self.faults.is_over)
+            strikes = self._strikes("mapping", MAPPING_FAULTS)
             self.moving.on_sent, self.moving.on_confirmed = strikes.sent, strikes.confirmed
+        for what, administrator in changing.items():
+            strikes = self._strikes(what)
+            administrator.on_sent, administrator.on_confirmed = strikes.sent, strikes.confirmed
+
+    def _strikes(self, what: str, rate: float = CHANGE_FAULTS) -> ChangeFaults:
+        return ChangeFaults(self.world, self.network, self.cluster, lambda: self.faults.is_over, what=what, rate=rate)
+
+    def _is_loss_accepted(self, name: str) -> bool:
+        return name in self.checks.accepted_us
 
     def _addresses(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -252,9 +282,10 @@ class GroupSimulation(History):
         help_out = partial(self._help, end_us + OPERATOR_US)
         self.await_confirmed(self.transacting, end_us, SETTLE_US, help_out)
         self.await_moves(end_us, SETTLE_US, help_out)
+        self.await_changes(end_us, SETTLE_US, help_out)
         if self.logical is not None:
             self.logical.is_stopped = True
-        producers: list[GroupProducer | GroupProducing] = [*self.producers, *senders]
+        producers: list[SimProducer | GroupProducing] = [*self.producers, *senders, *self.askers]
         for producer in producers:
             producer.is_stopped = True
         for application in self.applications:

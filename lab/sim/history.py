@@ -5,25 +5,35 @@ Does not know: clients, faults and checkers of a kind.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
+from lab.sim.checkers.access import AccessChecks, ExpectedEntry, UserState
 from lab.sim.checkers.always import ContinuousChecks
 from lab.sim.checkers.final import FinalChecks
+from lab.sim.checkers.limits import LimitChecks
 from lab.sim.checkers.logical_queues import QUEUES, LogicalQueues
 from lab.sim.checkers.model import BrokerRef, ExpectedState
 from lab.sim.result import Result
+from lab.sim.workload.access_administrator import AccessAdministrator
+from lab.sim.workload.access_clients import AccessClient
 from lab.sim.workload.application import Application
+from lab.sim.workload.limited_clients import LimitAdministrator, PoppingTooMuch, PullingTooMuch, SendingTooMuch
 from lab.sim.workload.logical_clients import LogicalConsumer, LogicalProducer
 from lab.sim.workload.pop_consumer import RawPopConsumer
+from lab.sim.workload.producer import SimProducer
 from lab.sim.workload.raw_client import RawClient
 from lab.sim.workload.static_topic_administrator import StaticTopicAdministrator
+from lab.sim.workload.stepping_client import SteppingClient
 from lab.sim.workload.transaction_applications import TransactingApplication
+from lab.sim.world.access import ADMIN, APPLICATION, BUSY, FIRST, write_users
 from lab.sim.world.cluster import Cluster
 from lab.sim.world.network import Network, SimConnection
 from lab.sim.world.plan import MALFORMED_PEER_IP
 from lab.sim.world.world import MS, SECOND, Violation, World
 from tandemq.boundary import LinkKind
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command
+from tandemq.model.access import Credentials
 
 LOOK_US = 500 * MS
 """Interval of the checks whether the cluster has settled."""
@@ -46,6 +56,12 @@ class History(ABC):
         """The administrator of the static topic, and its producer, if there is one."""
         self.popping: list[RawPopConsumer] = []
         """The members of the group that pops, if there is one."""
+        self.administrators: list[SteppingClient] = []
+        """Those of users and limits, if there are any."""
+        self._users: dict[str, Credentials] = {}
+        """Name of a client to the user as which it signs, if it is another one than that of applications."""
+        self.askers: list[SimProducer] = []
+        """Clients of users whose rights change, and those that exceed limits."""
 
     @abstractmethod
     def run(self) -> None:
@@ -153,6 +169,80 @@ class History(ABC):
         self.moving = StaticTopicAdministrator(world, queues, list(groups), master_of, Random(random.random()))
         nodes.extend((producer, consumer, self.moving))
         return producer
+
+    def add_access(
+        self, nodes: list[RawClient | Application], cluster: Cluster, *, has_one_master: bool
+    ) -> tuple[AccessChecks, AccessAdministrator]:
+        """Have all clients sign, and add those of users whose rights change, and the administrator who changes them.
+
+        Generators of their own keep the histories of seeds without them as they are.
+        """
+        seed, world = self.world.seed, self.world
+        groups = [group.name for group in cluster.plan.groups]
+        write_users(cluster)
+        checks = AccessChecks(world, cluster, has_one_master=has_one_master)
+        everything = UserState(FIRST.secret_key).with_entries(
+            ExpectedEntry(resource, ("All",), is_allowed=True) for resource in ("Topic:*", "Group:*")
+        )
+        members: dict[str, list[str]] = {}
+        for host in cluster.hosts:
+            checks.known(host.group.name, FIRST.access_key, everything)
+            if host.broker_id == 0 or not has_one_master:
+                members.setdefault(host.group.name, []).append(host.address)
+        for node in nodes:
+            node.sign_as(self._users.get(node.name, APPLICATION))
+
+        master_of = partial(self._master_of, cluster)
+        administrator = AccessAdministrator(world, checks, groups, master_of, Random(f"{seed}-access-admin"))
+        self.administrators.append(administrator)
+        clients = [
+            AccessClient(world, self.expected, checks, name, Random(f"{seed}-{name}"), master_of, members)
+            for name in ("s0", "s1")
+        ]
+        self.askers += clients
+        nodes.extend((*clients, administrator))
+        return checks, administrator
+
+    def add_limits(
+        self, nodes: list[RawClient | Application], cluster: Cluster, *, has_one_master: bool, has_users: bool
+    ) -> tuple[LimitChecks, LimitAdministrator]:
+        """Add the clients of limits, and the administrator who changes them."""
+        seed, world = self.world.seed, self.world
+        groups = [group.name for group in cluster.plan.groups]
+        checks = LimitChecks(world, cluster, has_one_master=has_one_master)
+        master_of = partial(self._master_of, cluster)
+        administrator = LimitAdministrator(
+            world, checks, groups, master_of, Random(f"{seed}-limit-admin"), has_users=has_users
+        )
+        sending = SendingTooMuch(
+            world, self.expected, checks, Random(f"{seed}-l0"), groups, master_of, has_user=has_users
+        )
+        pulling = PullingTooMuch(world, checks, "l1", Random(f"{seed}-l1"), groups, master_of)
+        popping = PoppingTooMuch(world, checks, "l2", Random(f"{seed}-l2"), groups, master_of)
+        self._users |= {administrator.name: ADMIN, sending.name: BUSY}
+        self.administrators.append(administrator)
+        self.askers.append(sending)
+        nodes.extend((sending, pulling, popping, administrator))
+        return checks, administrator
+
+    def _master_of(self, cluster: Cluster, name: str) -> str:
+        """Return the address of a group's master at this moment."""
+        group = next(group for group in cluster.plan.groups if group.name == name)
+        return cluster.members(group)[0].address
+
+    def await_changes(self, end_us: int, within_us: int, help_out: Callable[[], None]) -> None:
+        """Run until no change of users or limits is in progress; none begins from then on.
+
+        Raises:
+            Violation: I14, that is not so `within_us` after the faults' end.
+        """
+        for administrator in self.administrators:
+            administrator.is_stopped = True
+            while not administrator.is_idle:
+                if self.world.now_us >= end_us + within_us:
+                    raise Violation("I14", f"{administrator.name} cannot change anything {within_us // SECOND} s after")
+                help_out()
+                self.world.run_until(self.world.now_us + LOOK_US)
 
     def await_moves(self, end_us: int, within_us: int, help_out: Callable[[], None]) -> None:
         """Run until no logical queue moves, and each has taken a message since the faults; none moves from then on.

@@ -41,11 +41,14 @@ from lab.sim.workload.timed_producer import TIMED, TimedProducer, with_timed
 from lab.sim.workload.topic_cycles import SHARE as CYCLES
 from lab.sim.workload.topic_cycles import TopicCycles
 from lab.sim.workload.transaction_applications import TransactingApplication
+from lab.sim.world.access import with_access
 from lab.sim.world.cluster import Cluster
 from lab.sim.world.plan import (
     MALFORMED_PEER_IP,
     client_ip,
     draw,
+    has_access,
+    has_limits,
     has_pops,
     has_static_topic,
     has_transactions,
@@ -88,6 +91,8 @@ class Simulation(History):
         if has_timed:
             self.plan = replace(self.plan, base=with_timed(self.plan.base))
         self.plan = replace(self.plan, has_static_topic=has_static_topic(seed))
+        if has_access(seed):
+            self.plan = with_access(self.plan, has_secret=False)
         self.cluster = Cluster(world, self.network, self.plan)
         self.expected.has_bit_rot = self.cluster.has_bit_rot
         self.checks = ContinuousChecks(world, self.cluster, self.expected)
@@ -128,6 +133,12 @@ class Simulation(History):
         self.final_checks = FinalChecks(world, self.cluster, self.expected, self.checks, names)
         self.final_checks.selections |= selections
         self.final_checks.pops = pop_checks
+        if has_limits(seed):
+            self.final_checks.limits, _ = self.add_limits(
+                nodes, self.cluster, has_one_master=True, has_users=has_access(seed)
+            )
+        if has_access(seed):
+            self.final_checks.access, _ = self.add_access(nodes, self.cluster, has_one_master=True)
         self.clients = [ClientHost(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         ClientHost(world, self.network, MALFORMED_PEER_IP, MalformedPeer(self._new_random(), self.network))
         self.faults = Faults(world, self.network, self.cluster, self.clients)
@@ -240,10 +251,11 @@ class Simulation(History):
         self._probe(end_us + SETTLE_US)
         self._await_reply(end_us)
         self.await_moves(end_us, SETTLE_US, self._empty_stores)
+        self.await_changes(end_us, SETTLE_US, self._empty_stores)
         # A half message that has fewer copies than configured is rolled back, and so is every one of such groups.
         has_copies = [group.role == "ASYNC_MASTER" or group.copies <= group.slaves + 1 for group in self.plan.groups]
         self.await_confirmed(self.transacting, end_us, SETTLE_US, can_be=any(has_copies))
-        for producer in self.producers:
+        for producer in (*self.producers, *self.askers):
             producer.is_stopped = True
         for consumer in self.popping:
             consumer.is_hasty = True

@@ -47,6 +47,7 @@ from tandemq.storage import key_index as index
 from tandemq.storage import recovery, store
 from tandemq.storage.json_tables import StoredTable, TableFile, TableOrigin
 from tandemq.storage.log import range_reader
+from tests.mutations.access import ACCESS_MUTATIONS, LIMIT_MUTATIONS
 from tests.mutations.patch import Mutation, both, patched
 from tests.mutations.pops import POP_MUTATIONS
 from tests.mutations.static_topics import STATIC_TOPIC_MUTATIONS
@@ -577,5 +578,7 @@ MUTATIONS: dict[str, Mutation] = {
     "filters-drop-unknown": Mutation(filters_drop_unknown, frozenset({"I14"})),
     **TRANSACTION_MUTATIONS,
     **STATIC_TOPIC_MUTATIONS,
+    **ACCESS_MUTATIONS,
+    **LIMIT_MUTATIONS,
 }
 """Mutations by name."""

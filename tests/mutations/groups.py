@@ -32,6 +32,7 @@ from tandemq.coordination.permission import granted_permission
 from tandemq.coordination.registry import view
 from tandemq.coordination.registry.records import BrokerPermission, GroupMode, GroupState
 from tandemq.replication import master
+from tests.mutations.access import ACCESS_GROUP_MUTATIONS, LIMIT_GROUP_MUTATIONS
 from tests.mutations.patch import Mutation, both, patched
 from tests.mutations.static_topics import STATIC_TOPIC_GROUP_MUTATIONS
 from tests.mutations.transactions import TRANSACTION_GROUP_MUTATIONS
@@ -387,5 +388,7 @@ GROUP_MUTATIONS: dict[str, Mutation] = {
     "master-not-looked-for": Mutation(master_not_looked_for, frozenset({"I14"})),
     **TRANSACTION_GROUP_MUTATIONS,
     **STATIC_TOPIC_GROUP_MUTATIONS,
+    **ACCESS_GROUP_MUTATIONS,
+    **LIMIT_GROUP_MUTATIONS,
 }
 """Mutations by name."""

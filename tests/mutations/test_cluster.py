@@ -9,6 +9,7 @@ import pytest
 import lab.sim
 from lab.sim.runner import run_one
 from lab.sim.simulation import quiet
+from tests.mutations.access import ACCESS_MUTATIONS, ACCESS_SEEDS, BOTH_SEEDS, LIMIT_MUTATIONS, LIMIT_SEEDS
 from tests.mutations.cluster import MUTATIONS
 from tests.mutations.groups import GROUP_MUTATIONS
 from tests.mutations.patch import Mutation
@@ -52,6 +53,8 @@ FIRST = {
     "mapping-not-saved": 39,
     "older-segments-skipped": 10,
     "older-offsets-not-found": 10,
+    "deny-after-allow": 85,
+    "waiting-batch-is-one": 87,
 }
 """First seed to run, for mutations that need a rare fault, or that pops of seed 1 would show first."""
 RARE = {
@@ -85,6 +88,10 @@ def test_mutation_is_caught(name: str) -> None:
             seeds = POP_SEEDS
         if name in STATIC_TOPIC_MUTATIONS:
             seeds = STATIC_TOPIC_SEEDS
+        if name in ACCESS_MUTATIONS:
+            seeds = ACCESS_SEEDS
+        if name in LIMIT_MUTATIONS:
+            seeds = BOTH_SEEDS if name == "users-not-limited" else LIMIT_SEEDS
         for seed in sorted(seeds, key=lambda seed: (seed < first, seed)):
             result = run_one(seed)
             if result.rule:

@@ -1,9 +1,17 @@
 """Each mutation of groups with a registry is noticed by a rule that it names."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from lab.sim.runner import run_one
 from lab.sim.simulation import GROUP_SEEDS, quiet
+from tests.mutations.access import (
+    ACCESS_GROUP_MUTATIONS,
+    ACCESS_GROUP_SEEDS,
+    LIMIT_GROUP_MUTATIONS,
+    LIMIT_GROUP_SEEDS,
+)
 from tests.mutations.groups import GROUP_MUTATIONS
 from tests.mutations.transactions import TRANSACTION_GROUP_MUTATIONS, TRANSACTION_SEEDS
 from tests.samples import slow
@@ -65,8 +73,14 @@ def test_mutation_is_caught(name: str) -> None:
     patch, rules = GROUP_MUTATIONS[name]
     first = FIRST.get(name, 1)
     with quiet(), patch():
-        every = range(first, first + 60)
-        for seed in TRANSACTION_SEEDS if name in TRANSACTION_GROUP_MUTATIONS else every:
+        seeds: Sequence[int] = range(first, first + 60)
+        if name in TRANSACTION_GROUP_MUTATIONS:
+            seeds = TRANSACTION_SEEDS
+        if name in ACCESS_GROUP_MUTATIONS:
+            seeds = [seed for seed in ACCESS_GROUP_SEEDS if seed >= first]
+        if name in LIMIT_GROUP_MUTATIONS:
+            seeds = [seed for seed in LIMIT_GROUP_SEEDS if seed >= first]
+        for seed in seeds:
             result = run_one(GROUP_SEEDS + seed)
             if result.rule:
                 assert result.rule in rules, f"seed {seed}: {result.rule} {result.text}"

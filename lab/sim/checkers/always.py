@@ -10,6 +10,8 @@ A loss that a level does not promise to survive is allowed, but only where it ca
 went down accepts messages again, what was known beyond its log end is dropped. `final` holds the checks at the end.
 """
 
+from lab.sim.checkers.access import GUARDED_GROUP
+from lab.sim.checkers.limits import POPPING_GROUP
 from lab.sim.checkers.logical_queues import LogicalQueues
 from lab.sim.checkers.logs import read_log
 from lab.sim.checkers.model import POP_GROUP, STATIC_TOPIC, Attempt, DeliveredMessage, ExpectedState, QueuePlace
@@ -26,8 +28,11 @@ POLL_US = SECOND
 LATE_US = 20 * SECOND
 """Maximum age of a reported offset, or of a master's offset, that may replace a higher one."""
 OFFSETS_FILE = "config/consumerOffset.json"
-OWN_SUFFIXES = ("@CID_RMQ_SYS_TRANS", f"@{REVIVE_GROUP}", f"@{POP_GROUP}")
-"""Ends of the keys of offsets that brokers move by themselves, and no consumer commits: transactions and pops."""
+OWN_SUFFIXES = tuple(
+    f"@{group}" for group in ("CID_RMQ_SYS_TRANS", REVIVE_GROUP, POP_GROUP, POPPING_GROUP, GUARDED_GROUP)
+)
+"""Ends of the keys of offsets that brokers move by themselves, and no consumer commits: transactions and pops; and of
+those that are judged by I26."""
 Offsets = dict[str, dict[int, int]]
 """Offsets by "topic@group" and queue id."""
 

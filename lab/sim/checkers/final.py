@@ -17,9 +17,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from lab.sim.checkers.access import GUARDED_TOPIC, AccessChecks
 from lab.sim.checkers.always import ContinuousChecks, says_flushed
 from lab.sim.checkers.deliveries import RECONSUME_MAX, REJECTING_GROUP, is_out_of_reach
 from lab.sim.checkers.derived import judge_derived
+from lab.sim.checkers.limits import FREE_TOPIC, LIMITED_TOPIC, POPPING_GROUP, LimitChecks
 from lab.sim.checkers.logs import InvalidRange, LoggedMessage, read_log, walk, without_filler
 from lab.sim.checkers.model import (
     CYCLE_PREFIX,
@@ -54,6 +56,12 @@ from tandemq.model.topic import (
 )
 
 DELAYS_US = [int(text.removesuffix("s")) * SECOND for text in DELAYS.split()]
+_LIMITED_TOPICS = (
+    LIMITED_TOPIC,
+    FREE_TOPIC,
+    f"{RETRY_PREFIX}{POPPING_GROUP}",
+    pop_retry_topic(POPPING_GROUP, LIMITED_TOPIC, TopicKind.RETRY_V1),
+)
 PRECISION_MS = 1_000
 """The unit of time of timed messages."""
 
@@ -81,6 +89,10 @@ class FinalChecks:
         """Consumer group to its filter, for groups that select messages by a rule of their own."""
         self.pops: PopChecks | None = None
         """The checks of the group that pops, if there is one."""
+        self.access: AccessChecks | None = None
+        """The checks of access control, if it is on."""
+        self.limits: LimitChecks | None = None
+        """The checks of limits, if there are any."""
         self._has_one_master = True
         """Whether the master of a group is the same all the time."""
         self._found: dict[str, list[LoggedMessage]] = {}
@@ -105,6 +117,9 @@ class FinalChecks:
         what = "" if self.pops is None else self.pops.missing()
         if what:
             return Violation("I25", what)
+        for checks in (self.access, self.limits):
+            if checks is not None and (found := checks.unsettled()) is not None:
+                return found
         return None if self._checks.logical is None else self._checks.logical.unsettled(self.records)
 
     def _unsettled(self) -> str:
@@ -296,6 +311,7 @@ class FinalChecks:
 
     def judge(self) -> None:
         """Raise the first violation, if there is one."""
+        self._judge_refused()
         for group in self._cluster.plan.groups:
             self._judge_replicas(group)
         for host in self._cluster.hosts:
@@ -310,6 +326,11 @@ class FinalChecks:
         self._judge_delays()
         if self._checks.logical is not None:
             self._checks.logical.judge(self.records)
+
+    def _judge_refused(self) -> None:
+        for checks in (self.access, self.limits):
+            if checks is not None:
+                checks.judge(self.records)
 
     def _judge_places(self, host: Host) -> None:
         for found in self.records(host):
@@ -341,6 +362,8 @@ class FinalChecks:
         known = {
             *TOPICS,
             *((STATIC_TOPIC,) if self._checks.logical is not None else ()),
+            *((GUARDED_TOPIC,) if self.access is not None else ()),
+            *(_LIMITED_TOPICS if self.limits is not None else ()),
             *(f"{prefix}{group}" for prefix in (RETRY_PREFIX, DLQ_PREFIX) for group in self._consumer_groups),
             *(pop_retry_topic(POP_GROUP, topic, TopicKind.RETRY_V1) for topic in TOPICS),
         }

@@ -91,6 +91,7 @@ class GroupFinalChecks(FinalChecks):
 
     def judge(self) -> None:
         """Raise the first violation, if there is one."""
+        self._judge_refused()
         for group in self._cluster.plan.groups:
             leader = self._cluster.members(group)[0]
             if mode_of(group) is Mode.ELECT:

@@ -27,6 +27,7 @@ FULL_FREE_BYTES = 16 * 1024
 SYNC_US_MAX = 2_500_000
 """Maximum duration of a sync on a slow disk."""
 MAPPING_FILES = ("config/topics.json", "config/topicQueueMapping.json")
+ACCESS_FILES = ("config/accessControl.json", "config/quotas.json")
 RARE = 0.25
 """Share of the seeds with one more fault of a newer kind; its own generator keeps all others as they are."""
 
@@ -414,7 +415,10 @@ class Faults:
         return is_first and not any(member.wipes_us for member in self._cluster.members(host.group))
 
     def _paths(self, host: Host, prefix: str) -> list[str]:
-        paths = [path for path in host.machine.disk.paths() if path.startswith(prefix)]
+        # A broker without users, or with older ones, refuses what it should not, or the reverse.
+        paths = [
+            path for path in host.machine.disk.paths() if path.startswith(prefix) and not path.startswith(ACCESS_FILES)
+        ]
         if self._cluster.plan.has_static_topic:
             # A broker that goes back to the backup would take messages of queues that have moved away.
             paths = [path for path in paths if not path.startswith(MAPPING_FILES)]

@@ -10,7 +10,7 @@ An application can be killed, stopped cleanly, and started again (`host`).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from lab.sim.checkers.model import BrokerRef, ExpectedState
@@ -20,6 +20,7 @@ from tandemq.boundary import Event, Now, Turn
 from tandemq.client.core.calls import Ticket, Timers
 from tandemq.client.core.settings import ClientConfig
 from tandemq.client.node import ClientNode
+from tandemq.model.access import Credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,10 @@ class Application:
         self._node: ClientNode | None = None
         self._is_leaving = False
         self._closing: Ticket[None] | None = None
+
+    def sign_as(self, credentials: Credentials | None) -> None:
+        """Sign all requests as a user, or none. Called before the first turn."""
+        self._config = replace(self._config, credentials=credentials)
 
     @property
     def client(self) -> ClientNode:

@@ -14,6 +14,7 @@ from tandemq.boundary import Closed, Event, Now, Turn
 from tandemq.client.core.calls import Timers
 from tandemq.client.core.connections import Answer, RemotingClient
 from tandemq.client.core.settings import ClientConfig
+from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 
@@ -54,11 +55,14 @@ class RawClient:
         self.now = Now(0, 0)
         self._binary = binary
         self._timers = Timers()
-        self._remoting = RemotingClient(
-            ClientConfig(name_servers=name_servers or NOWHERE, client_id=name), self._timers
-        )
-        self._remoting.on_request = self._pushed
+        self.sign_as(None)
         self._begun = False
+
+    def sign_as(self, credentials: Credentials | None) -> None:
+        """Sign all requests as a user, or none. Called before the first turn."""
+        config = ClientConfig(name_servers=self.name_servers or NOWHERE, client_id=self.name, credentials=credentials)
+        self._remoting = RemotingClient(config, self._timers)
+        self._remoting.on_request = self._pushed
 
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         """See `boundary.Node`. Bytes of a connection are handled before its end."""

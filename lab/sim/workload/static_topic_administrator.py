@@ -12,14 +12,12 @@ already. At the end of a move it sends brokers mappings that they have to refuse
 Source: RocketMQ MQAdminUtils.remappingStaticTopic and TopicQueueMappingUtils.remappingStaticTopic.
 """
 
-from collections.abc import Callable, Generator
-from functools import partial
+from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lab.sim.checkers.logical_queues import QUEUES, LogicalQueues
 from lab.sim.checkers.model import STATIC_TOPIC
-from lab.sim.workload.raw_client import RawClient
 from lab.sim.workload.static_topic_requests import (
     Segments,
     TopicPart,
@@ -32,23 +30,13 @@ from lab.sim.workload.static_topic_requests import (
     segment,
     update_request,
 )
+from lab.sim.workload.stepping_client import Ask, SteppingClient, Steps
 from lab.sim.world.world import Violation, World
 from tandemq.model.codes import ResponseCode
-from tandemq.model.command import Command
 
-TIMEOUT_MS = 3_000
 MOVES = (2, 3, 4)
 DEATH = 0.15
 """Share of the steps after which the tool dies."""
-
-
-class _Ask(NamedTuple):
-    group: str
-    command: Command
-
-
-Steps = Generator["_Ask | int", Command | None, Any]
-"""Yields requests, which get their responses, and pauses in ms."""
 
 
 class _Move(NamedTuple):
@@ -68,45 +56,26 @@ class _Move(NamedTuple):
         return sorted({source for source, _ in self.moved.values()})
 
 
-class StaticTopicAdministrator(RawClient):
+class StaticTopicAdministrator(SteppingClient):
     """Creates the topic, then moves queues; `is_stopped` ends it after the present move."""
 
     def __init__(
         self, world: World, queues: LogicalQueues, groups: list[str], master_of: Callable[[str], str], random: Random
     ) -> None:
         """`master_of`: returns the address of a group's master at this moment."""
-        super().__init__("mover", random, ())
+        super().__init__("mover", random, master_of)
         self._world = world
         self._queues = queues
         self._groups = sorted(groups)
-        self._master_of = master_of
-        self._work = self._all_work()
         self.on_sent: Callable[[str], None] = lambda _: None
         """Called with the group whose master is sent its part of a mapping."""
         self.on_confirmed: Callable[[str], None] = lambda _: None
         """Called with the group whose master confirmed it."""
-        self.is_stopped = False
-        self.is_idle = False
-        """Whether no move is in progress."""
         self.done = 0
         """Number of completed moves."""
 
-    def begin(self) -> None:
-        """Begin to work."""
-        self._go_on(None)
-
-    def _go_on(self, answer: Command | None) -> None:
-        try:
-            wanted = self._work.send(answer)
-        except StopIteration:
-            self.is_idle = True
-            return
-        if isinstance(wanted, int):
-            self.after(wanted, partial(self._go_on, None))
-        else:
-            self.ask(self._master_of(wanted.group), wanted.command, TIMEOUT_MS, self._go_on)
-
-    def _all_work(self) -> Steps:
+    def work(self) -> Steps:
+        """See `SteppingClient`."""
         yield self.random.randrange(500, 3_000)
         yield from self._create()
         for _ in range(self.random.choice(MOVES)):
@@ -120,10 +89,10 @@ class StaticTopicAdministrator(RawClient):
 
     # Requests.
 
-    def _update(self, group: str, part: TopicPart) -> _Ask:
+    def _update(self, group: str, part: TopicPart) -> Ask:
         """Return the request that writes a broker's part."""
         mapping = mapping_body(STATIC_TOPIC, group, part.hosted, epoch=part.epoch, total_queues=QUEUES)
-        return _Ask(group, update_request(mapping, part.queues))
+        return Ask(group, update_request(mapping, part.queues))
 
     def _is_refused(self, group: str, part: TopicPart) -> Steps:
         """Write a broker's part; return whether that was not confirmed."""
@@ -137,7 +106,7 @@ class StaticTopicAdministrator(RawClient):
 
     def _read(self, group: str) -> Steps:
         """Return the mapping of a broker; None without a response."""
-        answer = yield _Ask(group, read_request(STATIC_TOPIC))
+        answer = yield Ask(group, read_request(STATIC_TOPIC))
         return None if answer is None or answer.code != ResponseCode.SUCCESS else part_in(answer)
 
     def _read_all(self) -> Steps:
@@ -251,7 +220,7 @@ class StaticTopicAdministrator(RawClient):
 
     def _end_of(self, group: str, queue_id: int) -> Steps:
         """Return the end of a queue; None without a response, or if it is that of a slave without the queue."""
-        answer = yield _Ask(group, ends_request(STATIC_TOPIC))
+        answer = yield Ask(group, ends_request(STATIC_TOPIC))
         return None if answer is None or answer.code != ResponseCode.SUCCESS else end_in(answer, queue_id)
 
     def _dies(self) -> bool:

@@ -45,7 +45,8 @@ class Host:
         self.flips: list[tuple[str, int]] = []
         """(path, position) of bits flipped on its disk."""
         self.kills = 0
-        self._incarnation = 0
+        self.starts = 0
+        """Number of starts of its process."""
 
     def _new_disk(self) -> SimDisk:
         return SimDisk(Random(self._cluster.world.random.getrandbits(64)))
@@ -67,7 +68,7 @@ class Host:
         if self.process is not None:
             return
         world, network = self._cluster.world, self._cluster.network
-        self._incarnation += 1
+        self.starts += 1
         process = Process(world, network, self.machine, self.name)
         process.on_power_loss = self.power_loss
         process.after_turn = self._after_turn
@@ -100,7 +101,7 @@ class Host:
 
     def _open(self, process: Process) -> Broker:
         facts = MachineFacts(self.machine.boot_id, self._cluster.plan.memory_bytes)
-        random = Random(f"{self._cluster.world.seed}-{self.name}-{self._incarnation}")
+        random = Random(f"{self._cluster.world.seed}-{self.name}-{self.starts}")
         delays = parse_delay_levels(self.config.delay_levels)
         return Broker(
             self.config,
@@ -178,6 +179,8 @@ class Host:
         self.machine.disk.wall_ms = self.machine.now().wall_ms
         self.losses_us.append(self._cluster.world.now_us)
         self.wipes_us.append(self._cluster.world.now_us)
+        if self._cluster.on_wipe is not None:
+            self._cluster.on_wipe(self)
 
     def power_loss(self) -> None:
         """Handle the disk call at which the process was to stop."""
@@ -207,6 +210,7 @@ class Cluster:
         self.on_start: Callable[[Host], None] | None = None
         self.on_stop: Callable[[Host], None] | None = None
         self.on_turn: Callable[[Host], None] | None = None
+        self.on_wipe: Callable[[Host], None] | None = None
         self.stop_kills = True
         """Whether stopping a process at a disk call means a kill (True) or a power loss of its machine (False)."""
         self.hosts = [

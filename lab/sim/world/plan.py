@@ -20,6 +20,12 @@ STATIC_TOPICS = 0.2
 """Share of the seeds with a static topic."""
 POPS = 0.2
 """Share of the seeds with a group that pops."""
+ACCESS, LIMITS = 0.8, 0.8
+"""Share of the seeds with access control, and with limits, among those whose last two digits are at least `NEWEST`.
+
+The others, many of which tests name, are what they were before these came.
+"""
+NEWEST = 83
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +192,16 @@ def has_static_topic(seed: int) -> bool:
 def has_pops(seed: int) -> bool:
     """Return whether a seed has a group that pops. It has its own generator, too."""
     return Random(f"{seed}-pops").random() < POPS
+
+
+def has_access(seed: int) -> bool:
+    """Return whether a seed has access control: one of seven has."""
+    return seed % 100 >= NEWEST and Random(f"{seed}-access").random() < ACCESS
+
+
+def has_limits(seed: int) -> bool:
+    """Return whether a seed has limits of users, topics and groups: one of seven has."""
+    return seed % 100 >= NEWEST and Random(f"{seed}-limits").random() < LIMITS
 
 
 _SomePlan = TypeVar("_SomePlan", bound=Plan)

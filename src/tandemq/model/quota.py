@@ -16,7 +16,9 @@ from tandemq.errors import ProtocolError
 from tandemq.model.topic import group_name_error, topic_name_error
 
 Kind = Literal["user", "topic", "group"]
-USER, TOPIC, GROUP = "user", "topic", "group"
+USER: Kind = "user"
+TOPIC: Kind = "topic"
+GROUP: Kind = "group"
 EACH = "*"
 """Name of the limit that holds for each one without a limit of its own."""
 NAME_CHARACTERS_MAX = 255
@@ -47,7 +49,7 @@ class Quota(msgspec.Struct, frozen=True, rename="camel"):
     """Whether sends beyond the limit of a user or topic wait for up to a second instead of being refused."""
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> tuple[Kind, str]:
         """Its kind and name."""
         return self.kind, self.name
 

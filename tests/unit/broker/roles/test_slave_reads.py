@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tandemq.broker.features.pulls.message_reader import MessageReader
+from tandemq.codec.remoting.fastjson import dumps
 from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode as Code
@@ -77,6 +78,19 @@ def test_slave_commits_no_offset_and_sends_back_once_a_second(tmp_path: Path, mo
     assert pull(slave, COUNT, queue_id=1).code == AGAIN, "each queue is sent back"
     group.pass_time(1_000)
     assert pull(slave, COUNT).code == AGAIN
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_slave_heeds_the_limit_of_a_group(tmp_path: Path, mode: Mode) -> None:
+    group = group_with_messages(tmp_path, mode)
+    master, slave = group.brokers[0], group.brokers[1]
+    quota = {"kind": "group", "name": "group", "messagesPerSecond": 2}
+    master.send_request(Code.TANDEM_SET_QUOTAS, body=dumps({"quotas": [quota]}))
+    group.pass_time(2_000)
+    assert [pull(slave, offset).code for offset in range(4)] == [FOUND, FOUND, AGAIN, AGAIN]
+    assert pull(slave, group="other").code == FOUND
+    group.pass_time(1_000)
+    assert pull(slave, 2).code == FOUND
 
 
 @spec("R10", "F09")

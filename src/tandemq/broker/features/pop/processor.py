@@ -336,6 +336,12 @@ class PopProcessor(Feature):
 
     # A turn.
 
+    @property
+    def _may_answer(self) -> bool:
+        """Whether pops may be answered at all."""
+        may_store = self._puts.refusal is None and self._turn.serving.refusal(Right.POP) is None
+        return may_store and self._revival.is_loaded
+
     def begin_turn(self, _turn: Turn, now: Now) -> None:
         """Try waiting requests whose topics got messages that may be seen by now."""
         for link in [link for link in self._crowded if self._pulls.has_room(link)]:
@@ -345,15 +351,9 @@ class PopProcessor(Feature):
             for topic in due:
                 del self._limited[topic]
             self.wake(due)
-        serving = self._turn.serving
-        if (
-            not self._rounds
-            or serving.refusal(Right.POP) is not None
-            or not self._revival.is_loaded
-            or self._puts.refusal is not None
-        ):
+        if not self._rounds or not self._may_answer:
             return
-        self._tried_end = min(serving.visible_end, self._store.log.written_end)
+        self._tried_end = min(self._turn.serving.visible_end, self._store.log.written_end)
         visible, left = self._tried_end, QUEUES_PER_TURN
         for topic, tries in list(self._rounds.items()):
             if tries.is_over and not tries.is_wanted and visible <= tries.seen_end:
@@ -417,7 +417,7 @@ class PopProcessor(Feature):
 
     def deadline_ms(self) -> int | None:
         """See `Feature`."""
-        if self._rounds and self._revival.is_loaded:
+        if self._rounds and self._may_answer:
             visible = min(self._turn.serving.visible_end, self._store.log.written_end)
             if visible > self._tried_end:
                 return 0

@@ -379,8 +379,10 @@ class PullPath(Feature, Pulls):
         if not self.has_room(pull.link):
             self._wait(pull, turn, end)
             return True
-        budget = self._quotas.group(pull.fields.consumer_group) if self._quotas.limits_groups else None
-        if budget is not None and not pull.is_replica and budget.wait_ms(self._now_ms):
+        is_of_group = pull.is_helped or not pull.is_replica
+        limited = is_of_group and self._quotas.limits_groups
+        budget = self._quotas.group(pull.fields.consumer_group) if limited else None
+        if budget is not None and budget.wait_ms(self._now_ms):
             return self._delay(pull, budget, turn, end, is_last=is_last)
         try:
             buffers, count, size, next_offset, mismatch, waits_at, cost = self._read(pull)

@@ -81,26 +81,22 @@ class DecodedPath:
     def take_slowed(self, now: Now) -> None:
         """Store the sends whose time to wait is over."""
         for send in self.slowed.take_due(now.mono_ms):
-            messages = self._state.count
-            self._take(send.link, send.command, (), now)
-            for budget in send.budgets:
-                budget.use(max(0, self._state.count - messages - 1), 0)  # the rest of a batch
+            self._take(send.link, send.command, now, has_waited=True)
 
     def take(self, link: Link, command: Command, now: Now) -> None:
         """Store any send, and add its response or refusal to the acks; or have it wait."""
-        self._take(link, command, None, now)
+        self._take(link, command, now, has_waited=False)
 
-    def _take(self, link: Link, command: Command, budgets: tuple[Budget, ...] | None, now: Now) -> None:
-        """Store a send. `budgets`: rates that it uses; None: not looked up yet."""
+    def _take(self, link: Link, command: Command, now: Now, *, has_waited: bool) -> None:
+        """Store a send. `has_waited`: until its rates allow it; it has used them."""
         try:
             fields = read_send_fields(command)
-            if budgets is None:
-                budgets = self._budgets(link, fields.topic)
-            if budgets and self._waits(link, command, budgets, now):
+            if not has_waited and self._waits(link, command, fields, now):
                 return
             messages = self._state.count
             ack = self._store_any(link, command, fields, now)
-            for budget in budgets:
+            for budget in () if has_waited else self._budgets(link, fields.topic):
+                budget.wait_ms(now.mono_ms)  # the rate of a topic that the send has created begins now
                 budget.use(self._state.count - messages, len(command.body))
         except SendRefused as refused:
             ack = self._refuse(command, refused.code, refused.remark)
@@ -116,21 +112,24 @@ class DecodedPath:
         of_topic = None if topic is None else topic.budget
         return tuple(budget for budget in (of_topic, link.budget) if budget is not None)
 
-    def _waits(self, link: Link, command: Command, budgets: tuple[Budget, ...], now: Now) -> bool:
+    def _waits(self, link: Link, command: Command, fields: SendFields, now: Now) -> bool:
         """Whether a send waits until its rates allow it.
 
         Raises:
             SendRefused: a rate is used up.
+            ProtocolError: it would wait, and is a malformed batch.
         """
+        budgets = self._budgets(link, fields.topic)
         waits_ms = {budget: budget.wait_ms(now.mono_ms) for budget in budgets}
         exceeded = [budget for budget, wait_ms in waits_ms.items() if wait_ms]
         if not exceeded:
             return False
         wait_ms = max(waits_ms.values())
-        slows = all(budget.slows for budget in exceeded)
-        if slows and self.slowed.add(link, command, budgets, wait_ms, now.mono_ms):
-            self._quotas.slowed(exceeded[0])
-            return True
+        if all(budget.slows for budget in exceeded):
+            messages = len(decode_batch(command.body)) if is_true(fields.batch) else 1
+            if self.slowed.add(link, command, messages, budgets, wait_ms, now.mono_ms):
+                self._quotas.slowed(exceeded[0])
+                return True
         self._quotas.refused(exceeded[0])
         raise SendRefused(ResponseCode.SYSTEM_BUSY, f"{exceeded[0].name} exceeds its limit, try again in {wait_ms} ms")
 

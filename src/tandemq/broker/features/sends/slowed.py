@@ -27,7 +27,6 @@ class SlowedSend(NamedTuple):
     number: int
     link: Link
     command: Command
-    budgets: tuple[Budget, ...]
 
 
 class SlowedSends:
@@ -40,14 +39,16 @@ class SlowedSends:
         self._bytes = 0
         self._numbers = count()
 
-    def add(self, link: Link, command: Command, budgets: tuple[Budget, ...], wait_ms: int, now_ms: int) -> bool:
-        """Have a send wait; return whether it may: the time is short enough, and there is room."""
+    def add(
+        self, link: Link, command: Command, messages: int, budgets: tuple[Budget, ...], wait_ms: int, now_ms: int
+    ) -> bool:
+        """Have a send of some messages wait; return whether it may: the time is short enough, and there is room."""
         size = len(command.body)
         if wait_ms > WAIT_MS_MAX or len(self._sends) >= SENDS_MAX or self._bytes + size > BYTES_MAX:
             return False
         for budget in budgets:
-            budget.use(1, size)
-        heappush(self._sends, SlowedSend(now_ms + wait_ms, next(self._numbers), link, command, budgets))
+            budget.use(messages, size)
+        heappush(self._sends, SlowedSend(now_ms + wait_ms, next(self._numbers), link, command))
         self._bytes += size
         return True
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tandemq.broker.features.quotas import table
+from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.signature import ON_BEHALF_OF, signed
 from tandemq.model.access import Credentials
@@ -139,6 +140,32 @@ def test_slowed_sends_of_a_closed_connection_are_stored(broker: Harness) -> None
     assert broker.node.store.queues["T", 0].max_offset == 15
 
 
+def test_a_batch_that_waits_uses_the_rate_for_all_of_its_messages(broker: Harness) -> None:
+    limit(broker, "topic", "T", messagesPerSecond=10, slows=True)
+    batch = encode_batch([BatchPart(0, b"x", b"")] * 5)
+    fields = send_fields("T") | {"m": "true"}
+    asked = [broker.send_request(RequestCode.SEND_BATCH_MESSAGE, fields, batch) for _ in range(6)]
+    answers = [broker.answer_to(one) for one in asked]
+    assert [answer.code if answer else 0 for answer in answers] == [OK, OK, 0, 0, BUSY, BUSY]
+    broker.pass_time(400)
+    assert broker.node.store.queues["T", 0].max_offset == 15
+    broker.pass_time(600)
+    assert broker.node.store.queues["T", 0].max_offset == 20
+
+
+def test_a_malformed_batch_does_not_wait(broker: Harness) -> None:
+    limit(broker, "topic", "T", messagesPerSecond=1, slows=True)
+    assert broker.send("T").code == OK
+    answer = broker.ask(RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, b"none")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_the_send_that_creates_a_topic_counts(broker: Harness) -> None:
+    limit(broker, "topic", "*", messagesPerSecond=2)
+    codes = many(broker, 3, "New")
+    assert codes == [OK, OK, BUSY]
+
+
 # Groups.
 
 
@@ -208,6 +235,20 @@ def test_messages_whose_time_is_over_are_not_in_flight_any_more(broker: Harness)
     answer = broker.answer_to(asked)
     assert answer is not None
     assert len(messages_in(answer)) == 5
+
+
+def test_pops_that_wait_for_their_limit_do_not_keep_a_broker_busy_that_stores_nothing(broker: Harness) -> None:
+    broker.create_topic(POPPED, 1)
+    many(broker, 30, POPPED)
+    limit(broker, "group", POPPING, inFlight=5)
+    assert len(pop(broker)) == 5
+    asked = broker.send_request(RequestCode.POP_MESSAGE, pop_fields(pollTime=60_000))
+    broker.node.puts.refuse("disk", "the disk is full")
+    broker.pass_time(20_000)
+    assert broker.answer_to(asked) is None
+    broker.node.puts.admit("disk")
+    broker.pass_time(1_000)
+    assert broker.answer_to(asked) is not None
 
 
 # Users.
