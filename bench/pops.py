@@ -40,7 +40,7 @@ class Cell(NamedTuple):
     @property
     def name(self) -> str:
         """Return "connections x queues", and what is unusual."""
-        more = f" {self.acks}" * (self.acks != "each") + f" of {self.batch}" * (self.batch != 32)  # noqa: PLR2004
+        more = f" {self.acks}" * (self.acks != "each") + f" of {self.batch}" * (self.batch != 32)
         return f"{self.connections}x{self.queues}{more}"
 
 

@@ -31,8 +31,12 @@ RIGHTS, LIMITS = frozenset({"I26"}), frozenset({"I27"})
 
 def deny_after_allow() -> AbstractContextManager[Any]:
     """An entry that allows decides before a more specific one that denies."""
-    rank = access._Rule.rank
-    return patched(access._Rule, "rank", lambda self: (not self.is_allowed, *rank(self)))
+
+    def decide(self: access._RuleIndex, need: Any, address: str) -> bool | None:
+        found = [rule for key in self._resources(need) for rule in self.rules.get(key, ())]
+        return max((rule.is_allowed for rule in found if rule.matches(need, address)), default=None)
+
+    return patched(access._RuleIndex, "decide", decide)
 
 
 def signature_not_compared() -> AbstractContextManager[Any]:
@@ -88,11 +92,27 @@ def refused_send_is_stored() -> AbstractContextManager[Any]:
 def rights_after_restart() -> AbstractContextManager[Any]:
     """Changed policies count once the broker starts again."""
 
-    def changed(self: table.AccessTable, name: str) -> None:
-        if self._changes is not None:
-            self._changes[name] = None
-        self._saver.later(table.FILE, self.as_json)
+    change = table.AccessTable._changed
 
+    def changed(self: table.AccessTable, name: str) -> None:
+        kept, generation = self._rules.get(name), self.generation
+        change(self, name)
+        self.generation = generation
+        if kept is not None:
+            self._rules[name] = kept
+
+    return patched(table.AccessTable, "_changed", changed)
+
+
+def remembered_rights_stay() -> AbstractContextManager[Any]:
+    """What a user was found to be allowed on a connection stays so."""
+
+    def changed(self: table.AccessTable, name: str) -> None:
+        generation = self.generation
+        change(self, name)
+        self.generation = generation
+
+    change = table.AccessTable._changed
     return patched(table.AccessTable, "_changed", changed)
 
 
@@ -101,6 +121,10 @@ def users_not_saved() -> AbstractContextManager[Any]:
 
     def changed(self: table.AccessTable, name: str) -> None:
         self._rules.pop(name, None)
+        self.generation += 1
+        self._list(name)
+        self._version.next(self._started_ms)
+        self._recent.append(name)
         if self._changes is not None:
             self._changes[name] = None
 
@@ -117,7 +141,7 @@ def policies_not_copied() -> AbstractContextManager[Any]:
     take = table.AccessTable.take
 
     def keep(self: table.AccessTable, raw: Any) -> None:
-        before = self.policies
+        before = dict(self.policies)
         take(self, raw)
         self.policies = before
         self._rules.clear()
@@ -161,7 +185,7 @@ def batches_not_limited() -> AbstractContextManager[Any]:
 
     return both(
         patched(decoded_path.DecodedPath, "_waits", unless_batch),
-        patched(SendPath, "take_ordinary", lambda self, link, data, position, now: position),
+        patched(SendPath, "take_ordinary", lambda self, link, data, position, now, sender=None: position),
     )
 
 
@@ -212,6 +236,7 @@ ACCESS_MUTATIONS: dict[str, Mutation] = {
     "commit-unchecked": Mutation(commit_unchecked, RIGHTS),
     "refused-send-is-stored": Mutation(refused_send_is_stored, RIGHTS),
     "rights-after-restart": Mutation(rights_after_restart, RIGHTS),
+    "remembered-rights-stay": Mutation(remembered_rights_stay, RIGHTS),
     "users-not-saved": Mutation(users_not_saved, RIGHTS),
     "policies-not-copied": Mutation(policies_not_copied, RIGHTS),
 }
