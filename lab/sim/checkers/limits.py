@@ -26,6 +26,7 @@ from tandemq.codec.remoting.fastjson import loads
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
 from tandemq.model.quota import GROUP, TOPIC, USER, Kind, Quota
 
 LIMITED_TOPIC, FREE_TOPIC = "Limited", "Free"
@@ -291,7 +292,7 @@ class LimitChecks:
     def _limits_of(self, host: Host) -> dict[Key, Quota]:
         assert host.broker is not None, "it runs"
         table = next(table for table in host.broker.features.tables if table.code == Code.TANDEM_QUOTAS)
-        body = table.polled(None)  # type: ignore[arg-type]  # the request says nothing
+        body = table.polled(Command(Code.TANDEM_QUOTAS))
         return {quota.key: quota for quota in msgspec.convert(loads(body)["quotas"], list[Quota])}
 
     def unsettled(self) -> Violation | None:

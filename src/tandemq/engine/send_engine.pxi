@@ -188,12 +188,15 @@ cdef class SendEngine:
         self.ends = []
         self.ack_count = self.ack_start = 0
 
-    def take(self, int64_t link, bytes born_host, bytes data, Py_ssize_t at, SigningUser sender=None):
+    def take(
+        self, int64_t link, bytes born_host, bytes data, Py_ssize_t at, SigningUser sender=None, Budget budget=None
+    ):
         cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef uint64_t length, header_bytes
         cdef uint32_t word
         cdef Bytes header
+        cdef Py_ssize_t before, bytes_before
         if PyBytes_GET_SIZE(born_host) not in (8, 20) or PyBytes_GET_SIZE(self.store_host) not in (8, 20):
             return at
         while size - at >= 8:
@@ -204,11 +207,16 @@ cdef class SendEngine:
                 break
             if header_bytes > HEADER_BYTES_MAX:
                 break
+            if budget is not None and budget.wait_ms(self.now_ms):
+                break
+            before, bytes_before = self.messages, self.body_bytes
             header = raw + at + 8
             if not self.take_frame(
                 link, born_host, sender, <int>(word >> 24), header, header_bytes, length - 4 - header_bytes
             ):
                 break
+            if budget is not None:
+                budget.use(self.messages - before, self.body_bytes - bytes_before)
             at += 4 + length
         return at
 

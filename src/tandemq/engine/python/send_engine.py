@@ -146,7 +146,15 @@ class SendEngine:
             takes_ends: whether ends of transactions are accepted.
         """
 
-    def take(self, link: int, born_host: bytes, data: bytes, position: int, sender: SigningUser | None = None) -> int:
+    def take(
+        self,
+        link: int,
+        born_host: bytes,
+        data: bytes,
+        position: int,
+        sender: SigningUser | None = None,
+        budget: Budget | None = None,
+    ) -> int:
         """Take the ordinary sends from a position on; return that of the first other or incomplete frame.
 
         Args:
@@ -155,6 +163,7 @@ class SendEngine:
             data: what arrived.
             position: where to begin.
             sender: the user that has to have signed them, and that may send to their topics; None: no user is needed.
+            budget: rate that they use, and that has to allow each; None: unlimited.
         """
         return position
 

@@ -107,8 +107,7 @@ class SendPath(Feature, Sends):
             sender: the user that has to have signed them; None: no user is needed, or it is known that it may send.
         """
         puts = self._puts
-        budget = link.budget
-        if not puts.admits_ordinary or (budget is not None and budget.wait_ms(now.mono_ms)):
+        if not puts.admits_ordinary:
             return position
         if not self._engine.count:
             self._follow_trace_topic()
@@ -122,12 +121,7 @@ class SendPath(Feature, Sends):
                 takes_halves=puts.half_refusal is None and not self._current.config.reject_transactions,
                 takes_ends=self._open_halves is not None and self._open_halves.may_end(),
             )
-        if budget is None:
-            return self._engine.take(link.number, link.born_host, data, position, sender)
-        messages, size = self._engine.messages, self._engine.body_bytes
-        end = self._engine.take(link.number, link.born_host, data, position, sender)
-        budget.use(self._engine.messages - messages, self._engine.body_bytes - size)
-        return end
+        return self._engine.take(link.number, link.born_host, data, position, sender, link.budget)
 
     def begin_turn(self, _turn: Turn, now: Now) -> None:
         """Take sends that waited until their rates allow them."""
