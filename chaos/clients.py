@@ -88,7 +88,7 @@ class Clients:
             QUEUES,
             GROUP,
             self.history,
-            pops.PopHistory(elects=world.mode is Mode.ELECT),
+            pops.PopHistory(elects=world.mode is Mode.ELECT, group=GRPC_GROUP),
         )
         senders: dict[str, Callable[[], None]] = {
             "producer a": lambda: self._produce("a"),

@@ -6,7 +6,7 @@
               └─► the first time: made visible soon ────► received again, from the retry topic
 
 I14  after the faults each proxy takes a message for the brokers
-I25  as of the consumer in `pops`. An acknowledgement that was refused does not count: the message comes back
+I25  as of the consumer in `pops`. An acknowledgement that came too late does not count: the message comes back
 
 A message group's queue follows from its name, so the places of its messages are checked. Other responses have only the
 offset.
@@ -15,6 +15,7 @@ offset.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from threading import Event
 from typing import Any, Protocol, TypeVar
@@ -43,8 +44,6 @@ _PACE_S, _AGAIN_S = 0.005, 0.1
 _SEND_S, _CALL_S, _POLL_S = 3.0, 6.0, 1
 _BATCH = 16
 R = TypeVar("R", bound=Protobuf)
-_UNKNOWN = frozenset({pb.Code.PROXY_TIMEOUT, pb.Code.INTERNAL_SERVER_ERROR, pb.Code.INTERNAL_ERROR})
-"""Codes of requests that may have been carried out."""
 
 
 class Calls(Protocol):
@@ -148,8 +147,10 @@ class GrpcReceiver:
         self._returned: set[str] = set()
         self.extended = 0
         """Messages that were acknowledged by a later handle."""
-        self.refused = 0
-        """Acknowledgements that were refused: they came too late."""
+        self.late = 0
+        """Acknowledgements that were refused because they came too late."""
+        self.unknown: Counter[str] = Counter()
+        """Codes of acknowledgements that may count: also of those that are in the log of too few brokers."""
         self._request = pb.ReceiveMessageRequest(
             group=self._group,
             message_queue=pb.MessageQueue(topic=self._topic, broker=pb.Broker(name=broker)),
@@ -217,10 +218,11 @@ class GrpcReceiver:
             body = message.body.decode(errors="replace")
             if entry.status.code == pb.Code.OK:
                 self._history.acknowledged(body, _place(message))
-            elif entry.status.code in _UNKNOWN:
-                self._history.unknown.add(body)
+            elif entry.status.code == pb.Code.INVALID_RECEIPT_HANDLE:
+                self.late += 1
             else:
-                self.refused += 1
+                self.unknown[pb.Code.Name(entry.status.code)] += 1
+                self._history.unknown.add(body)
 
 
 def _place(message: pb.Message) -> Place | None:
@@ -295,5 +297,6 @@ class GrpcClients:
             "sent": self._sender.sent,
             "calls_lost": self._sending.lost + self._receiving.lost,
             "extended": receiver.extended,
-            "refused": receiver.refused,
+            "late": receiver.late,
+            "acknowledgements": dict(receiver.unknown),
         }

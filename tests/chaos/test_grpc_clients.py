@@ -165,13 +165,13 @@ def test_message_from_the_retry_topic_has_no_place_in_the_queue() -> None:
     assert proxy.history.came_back == 1
 
 
-def test_refused_acknowledgement_does_not_count() -> None:
+def test_late_acknowledgement_does_not_count() -> None:
     proxy = Proxy(message("a-1", 1), message("a-2", 2))
     proxy.acks = {"h-a-1": LATE}
     proxy.receiver.receive()
     (violation,) = proxy.history.check(["a-1", "a-2"])
-    assert violation.startswith("I25: 1 never popped and acknowledged, first ['a-1']")
-    assert proxy.receiver.refused == 1
+    assert violation.startswith("I25: 1 never popped and acknowledged by chaos-pop, first ['a-1']")
+    assert proxy.receiver.late == 1
 
 
 def test_acknowledgement_with_unknown_outcome_counts_neither_way() -> None:
@@ -183,6 +183,7 @@ def test_acknowledgement_with_unknown_outcome_counts_neither_way() -> None:
     proxy.receiver.receive()
     assert proxy.history.bodies == {"a-2"}
     assert proxy.history.missing(["a-1", "a-2", "a-3"]) == set()
+    assert proxy.receiver.unknown == {"PROXY_TIMEOUT": 1}
 
 
 def test_message_that_is_returned_must_come_back() -> None:
