@@ -29,6 +29,7 @@ from chaos.pops import PopHistory, is_returned
 from tandemq.errors import LocalError, NetworkError
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.sending import queue_index
+from tandemq.proxy.status import OF_SENDS
 from tandemq.run.ports import Setting
 
 GROUP = "chaos-grpc"
@@ -75,6 +76,9 @@ class GrpcSender:
         self._history = history
         self._number = 0
         self.sent = 0
+        """Messages that were confirmed."""
+        self.failed = 0
+        """Messages that no response calls stored."""
 
     def send_next(self, calls: Calls | None = None) -> bool:
         """Send the next message, as often as official clients do; return whether it was confirmed.
@@ -90,6 +94,7 @@ class GrpcSender:
         group = "" if wait_s else message_group(number)
         history.sending(body, NAME, due=time.monotonic() + wait_s if wait_s else 0.0, is_timed=bool(wait_s))
         request = pb.SendMessageRequest(messages=[self._message(body, group, wait_s)])
+        is_stored = False
         for _ in range(_ATTEMPTS):
             try:
                 response = calls.call("SendMessage", request, pb.SendMessageResponse, _SEND_S)
@@ -97,11 +102,13 @@ class GrpcSender:
                 history.refused("gRPC: no response")
                 continue
             if response.status.code != pb.Code.OK:
+                is_stored |= response.status.code in OF_SENDS.values()
                 history.refused(f"gRPC: {pb.Code.Name(response.status.code)}: {response.status.message[:120]}")
                 continue
             self.sent += 1
             self._confirmed(body, group, number, response.entries[0])
             return True
+        self.failed += not is_stored
         return False
 
     def _message(self, body: str, group: str, wait_s: float) -> pb.Message:
@@ -295,6 +302,7 @@ class GrpcClients:
         receiver = self._receiver
         return self.popped.report() | {
             "sent": self._sender.sent,
+            "failed": self._sender.failed,
             "calls_lost": self._sending.lost + self._receiving.lost,
             "extended": receiver.extended,
             "late": receiver.late,

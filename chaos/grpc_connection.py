@@ -9,6 +9,7 @@ time is in flight.
 
 from __future__ import annotations
 
+import hmac
 import socket
 import time
 from collections.abc import Sequence
@@ -18,8 +19,9 @@ from google.protobuf.message import Message as Protobuf
 
 from lab.grpc_client import ClientCall, GrpcClient
 from tandemq.errors import NetworkError, NotConnected
+from tandemq.model.access import Credentials
 from tandemq.proxy.protocol import messaging_pb2 as pb
-from tandemq.proxy.service import CLIENT_ID, NAME
+from tandemq.proxy.service import AUTHORIZATION, CLIENT_ID, DATE, NAME
 
 CONNECT_S = 2.0
 CALLS_PER_PROXY = 50
@@ -31,8 +33,8 @@ R = TypeVar("R", bound=Protobuf)
 class GrpcConnection:
     """A connection of one thread to one proxy."""
 
-    def __init__(self, address: str, client_id: str) -> None:
-        """Connect.
+    def __init__(self, address: str, client_id: str, user: Credentials | None = None) -> None:
+        """Connect. `user`: signs the calls.
 
         Raises:
             NotConnected: the connection failed.
@@ -44,7 +46,7 @@ class GrpcConnection:
             raise NotConnected(f"{address}: {error}") from error
         self._address = address
         self._grpc = GrpcClient()
-        self._metadata = {CLIENT_ID: client_id}
+        self._metadata = {CLIENT_ID: client_id} | (signature(user) if user is not None else {})
 
     def start(self, method: str, request: Protobuf, *, timeout_s: float = 0, is_open: bool = False) -> ClientCall:
         """Begin a call; its bytes leave with the next `wait`."""
@@ -100,14 +102,25 @@ class GrpcConnection:
             self._socket.close()
 
 
+def signature(user: Credentials) -> dict[str, str]:
+    """Return the metadata with which official clients sign."""
+    date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    digits = hmac.digest(user.secret_key.encode(), date.encode(), "sha1").hex().upper()
+    signed = f"MQv2-HMAC-SHA1 Credential={user.access_key}, SignedHeaders={DATE}, Signature={digits}"
+    return {DATE: date, AUTHORIZATION: signed}
+
+
 class ProxyClient:
     """A client of several proxies, of one thread."""
 
-    def __init__(self, addresses: Sequence[str], client_id: str, settings: pb.Settings) -> None:
-        """Connect with the first call. `settings`: sent first on each connection."""
+    def __init__(
+        self, addresses: Sequence[str], client_id: str, settings: pb.Settings, user: Credentials | None = None
+    ) -> None:
+        """Connect with the first call. `settings`: sent first on each connection. `user`: signs the calls."""
         self._addresses = addresses
         self._client_id = client_id
         self._settings = settings
+        self._user = user
         self._connection: GrpcConnection | None = None
         self._turn = 0
         self._calls = 0
@@ -146,7 +159,7 @@ class ProxyClient:
     def _connected(self) -> GrpcConnection:
         if self._connection is None:
             address = self._addresses[self._turn % len(self._addresses)]
-            self._connection = GrpcConnection(address, self._client_id)
+            self._connection = GrpcConnection(address, self._client_id, self._user)
             self._connection.start("Telemetry", pb.TelemetryCommand(settings=self._settings), is_open=True)
         return self._connection
 

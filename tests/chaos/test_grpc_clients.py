@@ -93,6 +93,14 @@ def test_message_is_sent_again_with_its_id_and_a_lost_response_is_no_confirmatio
     assert (len(set(ids[:3])), len(set(ids[3:])), len(set(ids))) == (1, 1, 2)
     assert history.due == {"g-1"}
     assert history.failed == 5
+    assert (one.sent, one.failed) == (1, 1)
+
+
+def test_message_that_too_few_brokers_have_is_stored_and_not_confirmed() -> None:
+    unsafe = pb.SendMessageResponse(status=pb.Status(code=pb.Code.HA_NOT_AVAILABLE))
+    one, history, _ = sender([unsafe, None, None])
+    assert not one.send_next()
+    assert (one.sent, one.failed, history.due) == (0, 0, set())
 
 
 def test_timed_message_waits_at_its_place_and_one_whose_recall_is_lost_may_be_delivered_or_not() -> None:
