@@ -37,7 +37,7 @@ NAME = "g"
 """Tag of the messages, and beginning of their bodies."""
 SETTINGS: dict[str, Setting] = {"enableMixedMessageType": "true"}
 """Setting of brokers whose topics take messages of all types."""
-INVISIBLE_S, LONGER_S, SOON_S = 10, 20, 1
+INVISIBLE_S, LONGER_S, SOON_S = 10, 12, 1
 _EXTENDED_EVERY, _FIFO_EVERY = 13, 3
 _MESSAGE_GROUPS = 8
 _ATTEMPTS = 3

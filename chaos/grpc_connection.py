@@ -114,13 +114,29 @@ class ProxyClient:
     """A client of several proxies, of one thread."""
 
     def __init__(
-        self, addresses: Sequence[str], client_id: str, settings: pb.Settings, user: Credentials | None = None
+        self,
+        addresses: Sequence[str],
+        client_id: str,
+        settings: pb.Settings,
+        user: Credentials | None = None,
+        *,
+        stays: bool = False,
     ) -> None:
-        """Connect with the first call. `settings`: sent first on each connection. `user`: signs the calls."""
+        """Connect with the first call.
+
+        Args:
+            addresses: of the proxies.
+            client_id: of the client.
+            settings: sent first on each connection.
+            user: signs the calls.
+            stays: change the proxy after a lost call only.
+        """
         self._addresses = addresses
         self._client_id = client_id
         self._settings = settings
         self._user = user
+        self._stays = stays
+        self._commands: list[pb.TelemetryCommand] = []
         self._connection: GrpcConnection | None = None
         self._turn = 0
         self._calls = 0
@@ -142,7 +158,7 @@ class ProxyClient:
         Raises:
             NetworkError: there is none; what was asked for may have been done.
         """
-        if self._calls >= CALLS_PER_PROXY:
+        if self._calls >= CALLS_PER_PROXY and not self._stays:
             self._leave()
         try:
             connection = self._connected()
@@ -160,8 +176,14 @@ class ProxyClient:
         if self._connection is None:
             address = self._addresses[self._turn % len(self._addresses)]
             self._connection = GrpcConnection(address, self._client_id, self._user)
-            self._connection.start("Telemetry", pb.TelemetryCommand(settings=self._settings), is_open=True)
+            stream = self._connection.start("Telemetry", pb.TelemetryCommand(settings=self._settings), is_open=True)
+            stream.on_message = lambda data: self._commands.append(pb.TelemetryCommand.FromString(data))
         return self._connection
+
+    def take_commands(self) -> list[pb.TelemetryCommand]:
+        """Return what proxies have sent on their own since the last call."""
+        commands, self._commands = self._commands, []
+        return commands
 
     def _leave(self) -> None:
         self.close()

@@ -105,7 +105,7 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
             violations += _check_static(world.brokers[0], world.neighbour, clients.static.history, stores)
     report |= {"faults": faults.done, "seconds": round(time.monotonic() - begun, 1)}
     report |= history.report() | {"transactions": clients.transacting.transactions.report()}
-    report |= {"grpc": clients.grpc.report()}
+    report |= {"grpc": clients.grpc.report(), "grpc_transactions": clients.grpc_transacting.report()}
     report |= {"pops": clients.popped.report(), "filter": clients.filtered.report(), "timers": clients.timers.report()}
     if clients.static is not None:
         report["static"] = clients.static.history.report()
@@ -142,7 +142,8 @@ def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, An
         waiting = (record for record in timed if not timers.is_request(record))
         history.check_aside(first.name, delayed, retried, waiting)
         messages, *told = [list(records(first.store, topic)) for topic in (TOPIC, HALF_TOPIC, OP_HALF_TOPIC)]
-        found += clients.transacting.transactions.check_log(first.name, messages, *told)
+        for known in clients.all_transactions():
+            found += known.check_log(first.name, messages, *told)
         found += clients.filtered.check_log(first.name, messages)
         found += timers.check_log(first.name, messages, timed, clients.timers)
     except TandemError as error:
