@@ -1,30 +1,35 @@
-"""Three producers, three consumers, and a watcher of offsets, which fill a `History` while faults happen.
+"""Five producers, four consumers, and a watcher of offsets, which fill a `History` while faults happen.
 
 The third producer makes transactions, see `transactions`; the second consumer has an SQL92 expression, see `filters`,
-the third one pops, see `pops`.
+the third one pops, see `pops`; the others are gRPC clients, see `grpc_clients` and `grpc_transactions`.
 Some messages are delayed by level, some have a time, and some of these are recalled, see `timers`; some are sent back
 by the first consumer once or twice. In some runs there are clients of a static topic too, see `static_topics`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping
 from random import Random
 
 from chaos import filters, pops, timers
+from chaos.grpc_clients import GROUP as GRPC_GROUP
+from chaos.grpc_clients import GrpcClients
+from chaos.grpc_transactions import GrpcTransactionClient, client_of
 from chaos.history import History, Place
 from chaos.static_topics import StaticTopicClients
-from chaos.transactions import TransactionClient
-from chaos.world import Broker, World
-from tandemq import ConsumeFrom
+from chaos.transactions import TransactionClient, TransactionHistory
+from chaos.world import GROUP, START_SECONDS, Broker, World
+from tandemq import Admin, ConsumeFrom
 from tandemq.broker.features.transactions.loading import GROUP as TRANSACTION_GROUP
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.client.connection import try_request
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
+from tandemq.model.attributes import MESSAGE_TYPE, MIXED
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendResult, SendStatus
@@ -38,6 +43,7 @@ DELAYS = "1s 2s 3s 1s 2s 3s 1s 2s 3s 1s 2s 3s 1s 2s 3s 1s 2s 3s"
 DELAY_SECONDS = {1: 1.0, 2: 2.0, 3: 3.0}
 _DELAYED_EVERY, _REJECTED_EVERY = 20, 37
 _JOIN_SECONDS = 120.0
+_QUIET_SECONDS = 0.5
 _FIRST = "first"
 
 
@@ -78,16 +84,31 @@ class Clients:
         self.filtered = filters.FilterHistory()
         self.popped = pops.PopHistory(elects=world.mode is Mode.ELECT)
         self.timers = timers.TimerFigures()
-        work: dict[str, Callable[[], None]] = {
+        proxies = {proxy.name: proxy.client_address for proxy in world.proxies}
+        self.grpc_transacting = GrpcTransactionClient(client_of(list(proxies.values()), TOPIC), TOPIC, self.history)
+        self.grpc = GrpcClients(
+            proxies,
+            TOPIC,
+            QUEUES,
+            GROUP,
+            self.history,
+            pops.PopHistory(elects=world.mode is Mode.ELECT, group=GRPC_GROUP),
+        )
+        senders: dict[str, Callable[[], None]] = {
             "producer a": lambda: self._produce("a"),
             "producer b": lambda: self._produce("b"),
+            "gRPC producer": lambda: self.grpc.produce(self._is_over),
+        }
+        others: dict[str, Callable[[], None]] = {
             "transactions": lambda: self.transacting.run(self._is_over, self._drained),
             "consumer": self._consume,
+            "gRPC transactions": lambda: self.grpc_transacting.run(self._is_over, self._drained),
             "filter": lambda: filters.consume(world.name_server.address, TOPIC, self.filtered, self._drained),
             "pops": lambda: pops.consume(world.name_server.address, TOPIC, self.popped, self._drained),
+            "gRPC consumer": lambda: self.grpc.consume(self._drained),
             "offsets": self._watch_offsets,
         }
-        self._threads = _threads(work)
+        self._senders, self._others = _threads(senders), _threads(others)
         self.static = self._static_topic(random)
         self._static_senders, self._static_readers = (
             (_threads(self.static.senders(self._is_over)), _threads(self.static.readers(self._drained)))
@@ -114,10 +135,25 @@ class Clients:
             result = producer.send(_message(_FIRST, _FIRST))
         place = Place(result.queue.queue_id, result.queue_offset)
         history.answered(_FIRST, result.status.name, place, is_ok=result.status is SendStatus.SEND_OK)
+        self._prepare_grpc()
         if self.static is not None:
             self.static.create()
-        for thread in (*self._threads, *self._static_senders, *self._static_readers):
+        for thread in (*self._senders, *self._others, *self._static_senders, *self._static_readers):
             thread.start()
+
+    def _prepare_grpc(self) -> None:
+        """Let the topic take messages of all types, and the group of the gRPC consumer begin with the first one."""
+        asyncio.run(self._take_all_types())
+        for queue_id in range(QUEUES):
+            fields = {"consumerGroup": GRPC_GROUP, "topic": TOPIC, "queueId": str(queue_id), "commitOffset": "0"}
+            master = self._world.master
+            if master is not None:
+                try_request(master.own_address, Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields))
+        self.grpc.begin(START_SECONDS)
+
+    async def _take_all_types(self) -> None:
+        async with Admin(self._world.name_server.address) as admin:
+            await admin.create_topic(TOPIC, queues=QUEUES, broker_name=GROUP, attributes={MESSAGE_TYPE: MIXED})
 
     def _produce(self, name: str) -> None:
         history, number, last = self.history, 0, time.monotonic()
@@ -225,8 +261,12 @@ class Clients:
         )
         return offset is None or end is None or offset.fields.get("offset", "") != end.fields.get("offset")
 
-    def _waiting_timers(self) -> bool:
-        """Return whether the master has timed messages that wait, or does not know yet."""
+    def _waiting_timers(self, topic: str = "") -> bool:
+        """Return whether the master has timed messages of a topic that wait, or does not know yet.
+
+        Args:
+            topic: "" for any, those of consumers that pop too.
+        """
         master = self._world.master
         if master is None:
             return True
@@ -236,46 +276,68 @@ class Clients:
         )
         if check is None or check.code != ResponseCode.SUCCESS or counts is None:
             return True  # it still reads them
-        waiting = loads(counts.body).get("timingCount", {}).get(TOPIC, {})
-        return bool(waiting.get("count", 0))
+        waiting = loads(counts.body).get("timingCount", {})
+        return any(one["count"] for name, one in waiting.items() if topic in ("", name))
+
+    def all_transactions(self) -> tuple[TransactionHistory, TransactionHistory]:
+        """Return the transactions of both producers of them."""
+        return self.transacting.transactions, self.grpc_transacting.transactions
+
+    def _due(self) -> set[str]:
+        """Return the messages that a group with every message gets."""
+        return self.history.due.union(*(known.due for known in self.all_transactions()))
 
     def _is_drained(self) -> bool:
         """Return whether all has been delivered that must be, and nothing waits at a broker."""
-        known = self.transacting.transactions
-        due = known.due | self.history.due
+        due = self._due()
         return not (
-            known.undecided
+            any(known.undecided for known in self.all_transactions())
             or due - self.history.bodies
             or self.history.awaited
             or self.filtered.missing(due)
             or self.popped.missing(due)
+            or self.grpc.popped.missing(due)
             or (self.static is not None and self.static.history.missing())
             or self._open_transactions()
-            or self._waiting_timers()
+            or self._waiting_timers(TOPIC)
         )
+
+    def _wait_quiet(self) -> None:
+        """Wait until the master stores nothing more on its own: logs of brokers that stop meanwhile end elsewhere."""
+        until, end = time.monotonic() + DRAIN_SECONDS, -1
+        while time.monotonic() < until:
+            master = self._world.master
+            before, end = end, master.log_end() if master is not None else -1
+            if end == before >= 0 and not self._waiting_timers():
+                return
+            time.sleep(_QUIET_SECONDS)
 
     def finish(self) -> list[str]:
         """Stop producing, wait until everything acknowledged is delivered; return the clients' violations."""
         self._is_over.set()
-        for thread in (*self._threads[:2], *self._static_senders):
+        for thread in (*self._senders, *self._static_senders):
             thread.join(_JOIN_SECONDS)
         self.transacting.is_done.wait(_JOIN_SECONDS)
-        unfinished = self.static.send_last(DRAIN_SECONDS) if self.static is not None else []
+        self.grpc_transacting.is_done.wait(_JOIN_SECONDS)
+        unfinished = self.grpc.send_last(DRAIN_SECONDS)
+        if self.static is not None:
+            unfinished += self.static.send_last(DRAIN_SECONDS)
         until = time.monotonic() + DRAIN_SECONDS
         while time.monotonic() < until and not self._is_drained():
             time.sleep(0.05)
-        known = self.transacting.transactions
         self._drained.set()
-        for thread in (*self._threads[2:], *self._static_readers):
+        for thread in (*self._others, *self._static_readers):
             thread.join(_JOIN_SECONDS)
+        self._wait_quiet()
         if self.static is not None:
             unfinished += self.static.commit_last(DRAIN_SECONDS)
             self.static.history.check_clients()
-        threads = (*self._threads, *self._static_senders, *self._static_readers)
+        threads = (*self._senders, *self._others, *self._static_senders, *self._static_readers)
         ends = [violation for thread in threads if (violation := thread.violation())]
         self.history.check_clients()
-        found = known.check(self.history.bodies) + self.filtered.check(known.due | self.history.due)
-        found += self.popped.check(known.due | self.history.due)
+        due = self._due()
+        found = [text for known in self.all_transactions() for text in known.check(self.history.bodies)]
+        found += [text for group in (self.filtered, self.popped, self.grpc.popped) for text in group.check(due)]
         return ends + unfinished + found
 
 

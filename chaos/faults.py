@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
+from chaos.processes import FaultyChild, GrpcProxy
 from chaos.proxy import Behaviour
 from chaos.world import Broker, World
 from tandemq.client.connection import try_request
@@ -17,8 +19,10 @@ from tandemq.model.command import Command
 OBEYS_SECONDS = 20.0
 """Time limit for a configuration change to take effect."""
 _BEHAVIOURS: tuple[Behaviour, ...] = ("cut", "stall", "hole")
+PROXIES = 0.25
+"""Share of the faults of the proxies for gRPC clients."""
 NEIGHBOUR = 0.3
-"""Share of the faults of the broker beside the group, in runs with one."""
+"""Share of the other faults of the broker beside the group, in runs with one."""
 NEIGHBOUR_KINDS = ("eio", "enospc", "eread", "kill", "kill", "pause")
 
 
@@ -45,6 +49,12 @@ class Faults:
             "configure": self._configure,
             "switch": self._switch,
         }
+        self._of_proxies: dict[str, Callable[[GrpcProxy, float], None]] = {
+            "kill": self._kill,
+            "pause": self._pause,
+            "network": self._network,
+            "restart": self._restart,
+        }
         if world.mode is Mode.STATIC:  # an operator edits settings there
             del self._kinds["configure"], self._kinds["switch"]
 
@@ -53,47 +63,54 @@ class Faults:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._revive()
-            kind, broker = self._draw()
+            kind, place, inject = self._draw()
             lasts = self._random.choice((0.3, 1.0, 2.0, 4.0))
             at = time.monotonic() - self._begun
-            self._world.may_lag |= kind != "kill" and broker is not self._world.neighbour
-            self._kinds[kind](broker, lasts)
-            place = broker.name if broker is self._world.neighbour else broker.broker_id
+            inject(lasts)
             entry = {"fault": kind, "broker": place, "at": round(at, 2), "seconds": lasts}
             self.done.append(entry | self._more)
             self._more = {}
             time.sleep(self._random.choice((0.0, 0.5, 2.0, 5.0)))
         self._revive()
 
-    def _draw(self) -> tuple[str, Broker]:
-        """Draw a kind and a broker."""
+    def _draw(self) -> tuple[str, int | str, Callable[[float], None]]:
+        """Draw a kind and a process; return both, and what injects the fault."""
+        if self._random.random() < PROXIES:
+            kind, proxy = self._random.choice(sorted(self._of_proxies)), self._random.choice(self._world.proxies)
+            return kind, proxy.name, partial(self._of_proxies[kind], proxy)
         neighbour = self._world.neighbour
         if neighbour is not None and self._random.random() < NEIGHBOUR:
-            return self._random.choice(NEIGHBOUR_KINDS), neighbour
+            kind = self._random.choice(NEIGHBOUR_KINDS)
+            return kind, neighbour.name, partial(self._kinds[kind], neighbour)
         kind = self._random.choice(sorted(self._kinds))
         broker = self._random.choice(self._world.brokers)
         if self._random.random() < 0.6:  # faults of the active member matter most
             broker = self._world.master or broker
-        return kind, broker
+        self._world.may_lag |= kind != "kill"
+        return kind, broker.broker_id, partial(self._kinds[kind], broker)
 
     def _revive(self) -> None:
-        for broker in self._world.all_brokers:
-            broker.revive()
+        for child in self._world.children:
+            child.revive()
 
-    def _kill(self, broker: Broker, seconds: float) -> None:
-        broker.kill()
+    def _kill(self, child: FaultyChild, seconds: float) -> None:
+        child.kill()
         time.sleep(seconds)
-        broker.start()
+        child.start()
 
-    def _pause(self, broker: Broker, seconds: float) -> None:
-        broker.pause(seconds)
+    def _pause(self, child: FaultyChild, seconds: float) -> None:
+        child.pause(seconds)
 
-    def _network(self, broker: Broker, seconds: float) -> None:
-        """Disturb one kind of connections of a broker."""
-        what, behaviour = self._random.choice(("clients", "slaves", "registry")), self._random.choice(_BEHAVIOURS)
-        broker.behave(what, behaviour)
+    def _restart(self, proxy: GrpcProxy, seconds: float) -> None:
+        proxy.restart(seconds)
+
+    def _network(self, child: FaultyChild, seconds: float) -> None:
+        """Disturb one kind of connections of a process."""
+        what, behaviour = self._random.choice(child.links), self._random.choice(_BEHAVIOURS)
+        self._more = {"links": what, "behaviour": behaviour}
+        child.behave(what, behaviour)
         time.sleep(seconds)
-        broker.behave(what, "pass")
+        child.behave(what, "pass")
 
     def _apart(self, broker: Broker, seconds: float) -> None:
         """Cut a broker off from registry and slaves, but not from clients."""

@@ -14,7 +14,8 @@ I19  a delivered message is in the log at the end
 
 The response to a delayed message has its place in the topic of delayed messages, that to a timed one in the topic of
 waiting messages, unless its time had come when a broker accepted it. A rejected message is redelivered from the retry
-topic, or from its own queue if it could not be sent back. So places belong to one topic each.
+topic, or from its own queue if it could not be sent back. So places belong to one topic each. A response to a gRPC
+client has an offset, and no queue.
 
 Owner: one run; `chaos.clients` fills it from several threads. Does not know: brokers, processes, clocks.
 """
@@ -63,6 +64,8 @@ class History:
     """Those of them that were sent with a delay level, with their places among the delayed messages."""
     timed: dict[str, Place] = field(default_factory=dict)
     """Those that were sent with a time, with their places among the waiting messages."""
+    unplaced: dict[str, int] = field(default_factory=dict)
+    """Those whose response has only the offset in their queue."""
     recalled: set[str] = field(default_factory=set)
     """Timed messages that a producer has tried to take back: they may be delivered or not."""
     statuses: dict[str, int] = field(default_factory=dict)
@@ -106,7 +109,7 @@ class History:
     @property
     def due(self) -> set[str]:
         """Bodies acknowledged, which must be delivered."""
-        return {*self.acknowledged, *self.delayed, *self.timed} - self.recalled
+        return {*self.acknowledged, *self.delayed, *self.timed, *self.unplaced} - self.recalled
 
     @property
     def bodies(self) -> set[str]:
@@ -133,6 +136,12 @@ class History:
             self.delayed[body] = place
         else:
             self.acknowledged[body] = place
+
+    def answered_without_queue(self, body: str, offset: int) -> None:
+        """Record a response that says the message is stored, and at which offset of its queue."""
+        with self._lock:
+            self.statuses["OK"] = self.statuses.get("OK", 0) + 1
+        self.unplaced[body] = offset
 
     def refused(self, error: str) -> None:
         """Record a send that failed, or whose outcome is unknown."""
@@ -229,6 +238,11 @@ class History:
         keys: dict[str, str] = {}
         held = self._held(name, records, keys)
         self._check_held(name, held, self.acknowledged, self.delivered)
+        stored = {(body, place.offset) for place, body in held.items()}
+        lost = [(body, offset) for body, offset in self.unplaced.items() if (body, offset) not in stored]
+        if lost:
+            text = f"I1: {len(lost)} acknowledged and in no queue of the log of {name} at their offset"
+            self.violations.append(f"{text}, first {lost[:_SHOWN]}")
 
     def check_aside(
         self, name: str, delayed: Iterable[Stored], retried: Iterable[Stored], timed: Iterable[Stored] = ()
@@ -281,7 +295,7 @@ class History:
             "longest_write_gap_s": self.longest_write_gap_s,
             "longest_read_gap_s": self.longest_read_gap_s,
             "offsets_behind": self.offsets_behind,
-            "acknowledged": len(self.acknowledged),
+            "acknowledged": len(self.acknowledged) + len(self.unplaced),
             "delayed": len(self.delayed),
             "latest_delayed_s": round(self.latest_delayed_s, 3),
             "timed": len(self.timed),

@@ -45,6 +45,7 @@ class PopHistory:
 
     elects: bool
     """Whether a confirmed acknowledgement is final whatever happens to the master."""
+    group: str = GROUP
     bodies: set[str] = field(default_factory=set)
     """Messages whose acknowledgement was confirmed."""
     ended: dict[Place, str] = field(default_factory=dict)
@@ -64,9 +65,11 @@ class PopHistory:
             return
         other = self.places.setdefault(place, body)
         if other != body:
-            self.violations.append(f"I5: {place} was {other} and {body} for the group that pops")
+            self.violations.append(f"I5: {place} was {other} and {body} for {self.group}")
         if place in self.ended and self.elects:
-            self.violations.append(f"I25: {body[:80]!r} at {place} was popped again after its acknowledgement")
+            self.violations.append(
+                f"I25: {body[:80]!r} at {place} was popped again after {self.group} had acknowledged it"
+            )
         self.repeated += place in self.ended
 
     def acknowledged(self, body: str, place: Place | None) -> None:
@@ -82,7 +85,9 @@ class PopHistory:
     def check(self, due: Iterable[str]) -> list[str]:
         """Return the violations. `due`: bodies that a group with every message gets."""
         lost = sorted(self.missing(due))
-        first = [f"I25: {len(lost)} never popped and acknowledged, first {lost[:_SHOWN]}"] if lost else []
+        first = (
+            [f"I25: {len(lost)} never popped and acknowledged by {self.group}, first {lost[:_SHOWN]}"] if lost else []
+        )
         return self.violations + first
 
     def report(self) -> dict[str, Any]:

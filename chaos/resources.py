@@ -1,8 +1,8 @@
 """I15: a broker leaks no resources: open files and memory early in its life and at the end of the run.
 
 Counted from /proc. Faults open files and fill buffers and caches for a while, so only growth far beyond what a short
-run explains counts as a leak; the figures themselves are in the report. Observed in 75 processes without leaks: at most
-12 files and 24 MiB more.
+run explains counts as a leak; the figures themselves are in the report. A broker has a file for each queue, those of
+retry topics too, and a connection for each client and proxy: up to 52 more than when it began to listen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-FILES_MORE_MAX = 40
+FILES_MORE_MAX = 80
 """Maximum growth of open files and connections."""
 BYTES_MORE_MAX = 64 << 20
 """Maximum growth of resident memory."""

@@ -27,15 +27,16 @@ from typing import Any
 
 from rich.console import Console
 
-from chaos import filters, pops, static_topics, timers, transactions
+from chaos import filters, grpc_clients, pops, static_topics, timers, transactions
 from chaos.clients import CONSUMERS, DELAYS, TOPIC, Clients
 from chaos.faults import Faults
 from chaos.logical_history import LogicalHistory
 from chaos.permissions import overlaps
+from chaos.processes import mono_ms
 from chaos.requests import TOPIC as STATIC_TOPIC
 from chaos.resources import leaks
 from chaos.stores import check, records
-from chaos.world import Broker, World, mono_ms
+from chaos.world import Broker, World
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
@@ -61,7 +62,7 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
     registry = random.choice((zookeeper, "")) if zookeeper else ""
     flush = {"flushDiskType": random.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))}
     settings: dict[str, Setting] = {**flush, "messageDelayLevel": DELAYS}
-    settings |= transactions.SETTINGS | timers.SETTINGS | filters.SETTINGS
+    settings |= transactions.SETTINGS | timers.SETTINGS | filters.SETTINGS | grpc_clients.SETTINGS
     reads_from_slaves = Random(f"{seed}-slave-reads").random() < SLAVE_READS
     if reads_from_slaves:
         settings |= {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
@@ -92,9 +93,9 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
         if is_whole:
             lagging, is_whole = _wait_whole(world)
             violations += lagging
-        grown = [growth for broker in world.all_brokers if (growth := broker.growth()) is not None]
+        grown = [growth for child in world.children if (growth := child.growth()) is not None]
         violations += leaks(grown)
-        violations += world.stop_brokers()
+        violations += world.stop_all()
     history = clients.history
     violations += _rights(world.brokers)
     stores: dict[str, Any] = {}
@@ -104,6 +105,7 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
             violations += _check_static(world.brokers[0], world.neighbour, clients.static.history, stores)
     report |= {"faults": faults.done, "seconds": round(time.monotonic() - begun, 1)}
     report |= history.report() | {"transactions": clients.transacting.transactions.report()}
+    report |= {"grpc": clients.grpc.report(), "grpc_transactions": clients.grpc_transacting.report()}
     report |= {"pops": clients.popped.report(), "filter": clients.filtered.report(), "timers": clients.timers.report()}
     if clients.static is not None:
         report["static"] = clients.static.history.report()
@@ -140,7 +142,8 @@ def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, An
         waiting = (record for record in timed if not timers.is_request(record))
         history.check_aside(first.name, delayed, retried, waiting)
         messages, *told = [list(records(first.store, topic)) for topic in (TOPIC, HALF_TOPIC, OP_HALF_TOPIC)]
-        found += clients.transacting.transactions.check_log(first.name, messages, *told)
+        for known in clients.all_transactions():
+            found += known.check_log(first.name, messages, *told)
         found += clients.filtered.check_log(first.name, messages)
         found += timers.check_log(first.name, messages, timed, clients.timers)
     except TandemError as error:
@@ -226,6 +229,7 @@ def _tell(console: Console, report: dict[str, Any]) -> None:
     shown = {key: report.get(key) for key in ("acknowledged", "delayed", "rejected", "duplicates", "failed")}
     shown |= {key: report.get("transactions", {}).get(key) for key in ("committed", "rolled_back", "checks")}
     shown |= {"popped": report.get("pops", {}).get("acknowledged"), "back": report.get("pops", {}).get("came_back")}
+    shown |= {f"grpc {key}": report.get("grpc", {}).get(key) for key in ("sent", "acknowledged", "came_back")}
     shown |= {"filtered": report.get("filter", {}).get("delivered")}
     shown |= {"timed": report.get("timers", {}).get("deliveries"), "recalls": report.get("timers", {}).get("recalls")}
     if "static" in report:

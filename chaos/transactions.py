@@ -42,13 +42,17 @@ class _RolledBack(Exception):
 
 @dataclass(slots=True)
 class TransactionHistory:
-    """The transactions of one run: their outcomes, and what is known of their half messages."""
+    """The transactions of one client: their outcomes, and what is known of their half messages."""
 
+    name: str = NAME
+    """Tag of the messages, and beginning of their bodies."""
     stored: set[str] = field(default_factory=set)
     """Bodies of the half messages that were answered SEND_OK."""
     outcomes: dict[str, TransactionState] = field(default_factory=dict)
     confirmed: int = 0
     checks: int = 0
+    asked: set[str] = field(default_factory=set)
+    """Bodies of those that were left undecided once."""
     refused: list[str] = field(default_factory=list)
     """Ends that a broker refused although it had acknowledged the half message."""
 
@@ -65,7 +69,7 @@ class TransactionHistory:
     def check(self, delivered: set[str]) -> list[str]:
         """Return the violations of I11 among the deliveries."""
         found = list(self.refused)
-        mine = {body for body in delivered if body.startswith(f"{NAME}-")}
+        mine = {body for body in delivered if body.startswith(f"{self.name}-")}
         if wrong := sorted(body for body in mine if self.outcomes.get(body) is not _COMMIT):
             found.append(f"I11: {len(wrong)} delivered and not committed, first {wrong[:_SHOWN]}")
         if lost := sorted(self.due - delivered):
@@ -79,17 +83,27 @@ class TransactionHistory:
     ) -> list[str]:
         """Return the violations of I11 in a member's log: its topic, half messages and op records."""
         found = []
-        stored = [record for record in messages if record.tag == NAME]
+        stored = [record for record in messages if record.tag == self.name]
         wrong = [record.body for record in stored if self.outcomes.get(record.body) is not _COMMIT]
         if wrong:
             found.append(f"I11: {len(wrong)} in the log of {name} and not committed, first {wrong[:_SHOWN]}")
         if missing := sorted(self.due - {record.body for record in stored}):
             found.append(f"I11: {len(missing)} committed and not in the log of {name}, first {missing[:_SHOWN]}")
         over = {int(part) for record in ops for part in record.body.split(",") if part}
-        left = [(record.place.offset, record.body) for record in halves if record.place.offset not in over]
+        mine = (record for record in halves if record.tag == self.name)
+        left = [(record.place.offset, record.body) for record in mine if record.place.offset not in over]
         if left:
             found.append(f"I11: {len(left)} half messages in the log of {name} are not over, first {left[:_SHOWN]}")
         return found
+
+    def decide(self, body: str) -> TransactionState:
+        """Decide a transaction that a broker asks for: some at once, some when asked again."""
+        self.checks += 1
+        number = int(body.rpartition("-")[2])
+        if number % 3 == 0 and body not in self.asked:
+            self.asked.add(body)
+            return _UNKNOWN
+        return self.outcomes.setdefault(body, _COMMIT if number % 2 else _ROLLBACK)
 
     def report(self) -> dict[str, Any]:
         """Return the figures for the run's JSON."""
@@ -113,7 +127,6 @@ class TransactionClient:
         self.transactions = TransactionHistory()
         self.is_done = threading.Event()
         """Set once no more transactions are made."""
-        self._asked: set[str] = set()
 
     def run(self, is_over: threading.Event, drained: threading.Event) -> None:
         """Make transactions until `is_over`, answer checks until `drained`."""
@@ -162,11 +175,4 @@ class TransactionClient:
         known.confirmed += transaction.is_confirmed
 
     def _check(self, message: StoredMessage) -> TransactionState:
-        """Decide a forgotten transaction: some at once, some when asked again."""
-        body, known = message.body.decode(errors="replace"), self.transactions
-        known.checks += 1
-        number = int(body.rpartition("-")[2])
-        if number % 3 == 0 and body not in self._asked:
-            self._asked.add(body)
-            return _UNKNOWN
-        return known.outcomes.setdefault(body, _COMMIT if number % 2 else _ROLLBACK)
+        return self.transactions.decide(message.body.decode(errors="replace"))

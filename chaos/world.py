@@ -3,6 +3,7 @@
     broker n    listens at 127.x.y.1+n; clients and members reach it at 127.x.y.11+n, slaves at 127.x.y.21+n, it reaches
                 the registry through a proxy of its own; its program is `chaos.broken`, so its device can fail
     neighbour   a broker of another group, with a fixed role, in runs with a static topic; addresses as broker `members`
+    proxies     two proxies for gRPC clients, see `chaos.processes`
 
 Linux only: all of 127.0.0.0/8 are addresses of this machine. x and y belong to this process, so that no other takes a
 port while its broker is down.
@@ -11,7 +12,6 @@ port while its broker is down.
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from chaos.administrator import Administrator
+from chaos.processes import FaultyChild, GrpcProxy
 from chaos.proxy import Behaviour, Proxy, ProxyLoop
-from chaos.resources import Growth, Usage, usage
 from tandemq.client.connection import try_request
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.config.samples import ON_ANY_DISK
@@ -35,6 +35,7 @@ from tandemq.run.ports import LOOPBACK, ReservedPorts, Setting
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 GROUP, NEIGHBOUR = "broker-a", "broker-b"
+GRPC_PROXIES = 2
 START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _PORT, _HA_PORT = 10911, 10912
@@ -42,8 +43,10 @@ _NETWORK = f"127.{16 + os.getpid() // 250 % 200}.{1 + os.getpid() % 250}"
 _OWN, _FOR_CLIENTS, _FOR_SLAVES = 1, 11, 21
 
 
-class Broker(BrokerChild):
+class Broker(BrokerChild, FaultyChild):
     """A member behind its proxies."""
+
+    links = ("clients", "slaves", "registry")
 
     def __init__(
         self,
@@ -60,12 +63,6 @@ class Broker(BrokerChild):
         self.faults = directory / f"faults-{number}"
         self.faults.mkdir()
         self.program = ("-m", "chaos.broken", str(self.faults))
-        self.deaths: list[int] = []
-        """Times at which it was seen dead, ms of the monotonic clock."""
-        self.ended: list[str] = []
-        """Violations of I16: the output of a process that ended by itself."""
-        self.early: Usage | None = None
-        """Resource usage when it began to listen."""
         self._where = where
         self._links: dict[str, Proxy] = {}
         self._host = f"{_NETWORK}.{_OWN + number}"
@@ -82,7 +79,6 @@ class Broker(BrokerChild):
     def wait_ready(self) -> None:
         """Start and wait until it listens; then its proxies listen too."""
         super().wait_ready()
-        self.early = usage(self.pid)
         for what, key in (("clients", "address"), ("slaves", "haAddress")):
             if what not in self._links:
                 host, _, port = str(self.startup[key]).rpartition(":")
@@ -104,38 +100,10 @@ class Broker(BrokerChild):
         answer = try_request(self.own_address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
         return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}
 
-    def kill(self) -> None:
-        """Kill it (SIGKILL), and note the time."""
-        super().kill()
-        self.deaths.append(mono_ms())
-
-    def revive(self) -> None:
-        """Start it again if it ended by itself, as a service manager would, and note that."""
-        if not self.is_running:
-            silent_s = time.time() - self.log_path.stat().st_mtime  # it printed why it ended
-            self.deaths.append(mono_ms() - int(silent_s * 1000))
-            self.ended.append(f"I16: {self.name} ended by itself: {''.join(self.last_lines(1))}")
-            self.start()
-
-    def stop(self) -> bool:
-        """Stop it cleanly, and note the time."""
-        was_there = self.is_running
-        is_clean = super().stop()
-        if was_there:
-            self.deaths.append(mono_ms())
-        return is_clean
-
     def pause(self, seconds: float) -> None:
-        """Pause it with SIGSTOP and SIGCONT; on return the broker has checked its lease again and logged that."""
-        os.kill(self.pid, signal.SIGSTOP)
-        time.sleep(seconds)
-        os.kill(self.pid, signal.SIGCONT)
+        """Pause it; on return the broker has checked its lease again and logged that."""
+        super().pause(seconds)
         self.failover_status()
-
-    def growth(self) -> Growth | None:
-        """Return its resource usage early and now; None if it does not run."""
-        now = usage(self.pid)
-        return Growth(self.name, self.early, now) if self.early is not None and now is not None else None
 
     def fails(self, kind: str, *, on: bool) -> None:
         """Let its device start or stop failing: see `chaos.broken`."""
@@ -166,6 +134,7 @@ class World:
         self._settings = dict(settings or {})
         self._stack = ExitStack()
         self.brokers: list[Broker] = []
+        self.proxies: list[GrpcProxy] = []
         self.neighbour: Broker | None = None
         self._neighbour_settings = neighbour
         self.administrator: Administrator
@@ -220,6 +189,11 @@ class World:
             self.brokers[-1].start()
         if self._neighbour_settings is not None:
             self._start_neighbour(where, self._neighbour_settings)
+        for number in range(GRPC_PROXIES):
+            link = Proxy(where, (LOOPBACK, 0), (LOOPBACK, self._name_server_port))
+            self.proxies.append(GrpcProxy(number, self.directory, ports.reserve(), link, self._secret(), where))
+            self._stack.callback(self.proxies[-1].stop)
+            self.proxies[-1].start()
         self.wait(self.is_whole)
         return self
 
@@ -240,6 +214,11 @@ class World:
     def all_brokers(self) -> list[Broker]:
         """Return the members of the group, and the neighbour."""
         return self.brokers if self.neighbour is None else [*self.brokers, self.neighbour]
+
+    @property
+    def children(self) -> list[FaultyChild]:
+        """Return the processes that have faults."""
+        return [*self.all_brokers, *self.proxies]
 
     @property
     def deaths(self) -> int:
@@ -277,12 +256,12 @@ class World:
         in_sync = self.mode is Mode.STATIC or len(master.failover_status().get("inSync", ())) == self.members
         return in_sync and synced_slaves(master.own_address) == self.members - 1
 
-    def stop_brokers(self) -> list[str]:
-        """Stop all of them cleanly at once; return the violations of all process ends."""
-        for broker in self.all_brokers:
-            broker.signal_stop()
-        unclean = [f"I16: {broker.name} did not stop cleanly" for broker in self.all_brokers if not broker.stop()]
-        return [text for broker in self.all_brokers for text in broker.ended] + unclean
+    def stop_all(self) -> list[str]:
+        """Stop proxies and brokers cleanly at once; return the violations of all process ends."""
+        for child in self.children:
+            child.signal_stop()
+        unclean = [f"I16: {child.name} did not stop cleanly" for child in self.children if not child.stop()]
+        return [text for child in self.children for text in child.ended] + unclean
 
     def wait(self, condition: Any, seconds: float = START_SECONDS) -> None:
         """Wait for a state.
@@ -295,11 +274,6 @@ class World:
             if time.monotonic() > until:
                 raise LocalError(f"the group did not get there within {seconds:g} s", hint=f"logs: {self.directory}")
             time.sleep(_LOOK_SECONDS)
-
-
-def mono_ms() -> int:
-    """Return the clock that brokers log permissions by; all processes of this machine share it."""
-    return time.monotonic_ns() // 1_000_000
 
 
 def _role(number: int) -> str:

@@ -9,6 +9,7 @@ from typing import Self
 from tandemq import ConsumeFrom, Message
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.errors import TandemError
+from tandemq.model.access import Credentials
 from tandemq.model.message import MessageQueue
 from tests.blackbox.programs import wait_until
 
@@ -21,8 +22,19 @@ Place = tuple[MessageQueue, int]
 class Traffic:
     """One message after the other, numbered; a group of one consumer that acknowledges each. Clients as they come."""
 
-    def __init__(self, name_servers: str) -> None:
+    def __init__(
+        self,
+        name_servers: str,
+        *,
+        topic: str = TOPIC,
+        group: str = GROUP,
+        prefix: bytes = b"",
+        users: tuple[Credentials | None, Credentials | None] = (None, None),
+    ) -> None:
+        """`prefix`: beginning of the bodies. `users`: those that sign for producer and consumer."""
         self._name_servers = name_servers
+        self._topic, self._group, self._prefix = topic, group, prefix
+        self._users = users
         self._lock = threading.Lock()
         self.stored: set[bytes] = set()
         """Acknowledged messages."""
@@ -38,12 +50,12 @@ class Traffic:
 
     def _produce(self) -> None:
         number, end = 0, self._ends["producer"]
-        with BlockingProducer(self._name_servers, group="senders") as producer:
+        with BlockingProducer(self._name_servers, group="senders", credentials=self._users[0]) as producer:
             while not end.wait(0.003):
-                body = b"%d" % number
+                body = b"%s%d" % (self._prefix, number)
                 number += 1
                 try:
-                    producer.send(Message(TOPIC, body))
+                    producer.send(Message(self._topic, body))
                 except TandemError as error:
                     self.failed.append(str(error))
                     continue
@@ -53,7 +65,12 @@ class Traffic:
     def _consume(self) -> None:
         end = self._ends["consumer"]
         with BlockingConsumer(
-            self._name_servers, group=GROUP, topics={TOPIC: "*"}, consume_from=ConsumeFrom.FIRST, commit_ms=200
+            self._name_servers,
+            group=self._group,
+            topics={self._topic: "*"},
+            consume_from=ConsumeFrom.FIRST,
+            commit_ms=200,
+            credentials=self._users[1],
         ) as consumer:
             while not end.is_set():
                 message = consumer.receive(timeout_s=0.1)
@@ -78,8 +95,12 @@ class Traffic:
 
     def stop_producing(self) -> None:
         """And wait until everything acknowledged was delivered."""
-        self._end("producer")
+        self.end_producing()
         wait_until(lambda: not self.missing(), "everything acknowledged is delivered")
+
+    def end_producing(self) -> None:
+        """Send nothing more."""
+        self._end("producer")
 
     def _end(self, which: str) -> None:
         self._ends[which].set()

@@ -30,7 +30,7 @@ def test_valid_history_passes_and_is_counted() -> None:
 def test_message_that_is_never_acknowledged_is_a_violation() -> None:
     assert good().missing([*DUE, "a-6"]) == {"a-6"}
     (violation,) = good().check([*DUE, "a-6"])
-    assert violation.startswith("I25: 1 never popped and acknowledged, first ['a-6']")
+    assert violation.startswith("I25: 1 never popped and acknowledged by chaos-pop, first ['a-6']")
 
 
 @pytest.mark.parametrize("elects", [True, False])

@@ -17,7 +17,7 @@ from random import Random
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.client.core.operations import Steps, current_time
+from tandemq.client.core.operations import Steps, current_time, pause
 from tandemq.errors import TandemError
 from tandemq.grpc.server import Call
 from tandemq.model.group import ExponentialRetryPolicy, GroupRetryPolicy, SubscriptionGroupConfig
@@ -48,6 +48,8 @@ EXPIRE_STREAM_MS = 120_000
 """The same for one whose stream is open."""
 SETTINGS_MS = 1_500
 """For how long the configuration of a group is tried: clients wait for their settings in their start."""
+TYPES_AGAIN_MS = 5_000
+"""Pause before brokers are asked again for the types of topics that none has reported."""
 TOPICS_MAX = 4_096
 SEND_ATTEMPTS = 3
 SEND_BACKOFF_MS = (10, 1_000, 2.0)
@@ -176,18 +178,26 @@ class GrpcClients:
                 log.warning("settings of a client of group %s: defaults are sent: %s", group, error)
         return SubscriptionGroupConfig(group)
 
-    def transactional(self, caller: Caller) -> Steps[list[str]]:
-        """Return the topics for whose transactions a client may be asked."""
+    def expect_checks(self, caller: Caller, expect: Callable[[str, Now], None]) -> Steps[None]:
+        """Call `expect` for each topic for whose transactions a client may be asked.
+
+        A topic whose types no broker reports, or that no name server knows, as while its master is down, is tried again
+        while the client is known: a client that sends nothing more would not be asked otherwise.
+        """
         client = self._clients.get(caller.client_id)
-        found = []
-        for topic in sorted(client.topics) if client is not None else ():
-            try:
-                types = yield from self._brokers.message_types(topic, caller.deadline_ms)
-            except TandemError:
-                continue
-            if MessageType.TRANSACTION in types:
-                found.append(topic)
-        return found
+        unknown = sorted(client.topics) if client is not None else []
+        while unknown and self._clients.get(caller.client_id) is client:
+            topics, unknown = unknown, []
+            for topic in topics:
+                try:
+                    types = yield from self._brokers.message_types(topic, None)
+                except TandemError:
+                    unknown.append(topic)
+                    continue
+                if MessageType.TRANSACTION in types:
+                    expect(topic, (yield from current_time()))
+            if unknown:
+                yield from pause(TYPES_AGAIN_MS)
 
     def stream_ended(self, client_id: str, stream: Call, now: Now) -> None:
         """Note that a stream has ended."""

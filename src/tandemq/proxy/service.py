@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from tandemq.boundary import Now
 from tandemq.client.core.calls import Ticket
-from tandemq.client.core.operations import OperationRunner, Steps, current_time
+from tandemq.client.core.operations import OperationRunner, Steps
 from tandemq.errors import TandemError
 from tandemq.grpc.server import Call, GrpcStatus, Method
 from tandemq.proxy.access import ProxyAccess, needs_of
@@ -271,11 +271,8 @@ class MessagingService:
             return
         self._count("Telemetry", pb.Code.OK)
         call.send(pb.TelemetryCommand(status=OK, settings=ticket.result()).SerializeToString())
-        self._runner.start(_guarded(self._expect_checks(caller)), self._now)
-
-    def _expect_checks(self, caller: Caller) -> Steps[None]:
-        for topic in (yield from self._clients.transactional(caller)):
-            self._transactions.expect_checks(topic, (yield from current_time()))
+        expected = self._clients.expect_checks(caller, self._transactions.expect_checks)
+        self._runner.start(_guarded(expected), self._now)
 
     # All calls.
 

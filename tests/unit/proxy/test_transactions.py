@@ -181,6 +181,18 @@ def test_checks_survive_a_restart_of_the_master() -> None:
     assert client.receive("G", "X", poll_ms=2_000).bodies == [b"1"]
 
 
+def test_a_producer_that_connects_while_there_is_no_master_is_asked_later() -> None:
+    cluster, client = begun(proxies=2)
+    half(client)
+    client.lose()
+    cluster.broker.kill()
+    producer = cluster.client("c-2", proxy=1).produce("X")
+    cluster.run(12_000)
+    assert producer.call.status is None, "its settings were taken"
+    cluster.broker.start()
+    cluster.until(lambda: producer.checks)
+
+
 def test_the_end_of_a_transaction_waits_for_a_master_that_restarts() -> None:
     cluster, client = begun()
     transaction = half(client)
