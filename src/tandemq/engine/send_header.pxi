@@ -312,7 +312,7 @@ cdef bint read_json(Bytes data, Py_ssize_t size, Header *header, int64_t code=-1
             bit = 1
             if not take_int32(&cursor, &header.code):
                 return False
-            if header.code != code and not (code == -1 and is_taken(header.code)):
+            if not (is_taken(header.code) if code < 0 else header.code == code):
                 return False
         elif is_named(name.data, name.size, b"flag", 4):
             bit = 2
