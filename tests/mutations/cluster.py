@@ -36,6 +36,7 @@ from tandemq.client.producer import fault_strategy as targets
 from tandemq.client.producer import machine as sending
 from tandemq.client.producer import requester
 from tandemq.codec.record.record import Record, parse_record
+from tandemq.engine import WAITS_UNCHANGED
 from tandemq.errors import NotConnected, ProtocolError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import decode_properties, encode_properties
@@ -286,9 +287,9 @@ def refused_and_stored() -> AbstractContextManager[Any]:
     acknowledge = acknowledgements.Acknowledgements._answer
 
     def refuse(self: acknowledgements.Acknowledgements, acks: Any, turn: Turn, now: Any) -> None:
-        for at, (link, answers, end, *rest) in enumerate(acks):
+        for at, (link, answers, end, _, count) in enumerate(acks):
             if answers and end and end % 5 == 0:
-                acks[at] = (link, recode(answers, ResponseCode.SYSTEM_ERROR), end, *rest)
+                acks[at] = (link, recode(answers, ResponseCode.SYSTEM_ERROR), end, WAITS_UNCHANGED, count)
         acknowledge(self, acks, turn, now)
 
     return patched(acknowledgements.Acknowledgements, "_answer", refuse)
