@@ -18,7 +18,6 @@ from tandemq.broker.features.sends.processor import SENDS, SendPath
 from tandemq.broker.features.sends.slowed import SlowedSends
 from tandemq.broker.kernel import dispatcher
 from tandemq.broker.kernel.feature import Request
-from tandemq.broker.kernel.messages.refused import SendRefused
 from tandemq.codec.remoting.signature import is_signed
 from tandemq.model import access
 from tandemq.model.codes import RequestCode as Code
@@ -216,16 +215,21 @@ def in_flight_not_limited() -> AbstractContextManager[Any]:
 
 def exceeding_send_is_stored() -> AbstractContextManager[Any]:
     """A send beyond a limit is refused, and stored."""
-    waits = decoded_path.DecodedPath._waits
+    waits, add = decoded_path.DecodedPath._waits, SlowedSends.add_refused
+    refused: list[Any] = []
+
+    def note(self: SlowedSends, link: Any, command: Any, *rest: Any) -> bool:
+        refused.append(command)
+        return add(self, link, command, *rest)
 
     def store(self: decoded_path.DecodedPath, link: Any, command: Any, fields: Any, now: Any) -> bool:
-        try:
-            return waits(self, link, command, fields, now)
-        except SendRefused:
+        refused.clear()
+        is_waiting = waits(self, link, command, fields, now)
+        if refused:
             self._store_any(link, command, fields, now)
-            raise
+        return is_waiting
 
-    return patched(decoded_path.DecodedPath, "_waits", store)
+    return both(patched(SlowedSends, "add_refused", note), patched(decoded_path.DecodedPath, "_waits", store))
 
 
 ACCESS_MUTATIONS: dict[str, Mutation] = {

@@ -79,9 +79,13 @@ class DecodedPath:
         self._common = properties
 
     def take_slowed(self, now: Now) -> None:
-        """Store the sends whose time to wait is over."""
+        """Store or refuse the sends whose time to wait is over."""
         for send in self.slowed.take_due(now.mono_ms):
-            self._take(send.link, send.command, now, has_waited=True)
+            if send.refusal:
+                ack = self._refuse(send.command, ResponseCode.SYSTEM_BUSY, send.refusal)
+                self._state.acks.append((send.link.number, *ack))
+            else:
+                self._take(send.link, send.command, now, has_waited=True)
 
     def take(self, link: Link, command: Command, now: Now) -> None:
         """Store any send, and add its response or refusal to the acks; or have it wait."""
@@ -113,10 +117,10 @@ class DecodedPath:
         return tuple(budget for budget in (of_topic, link.budget) if budget is not None)
 
     def _waits(self, link: Link, command: Command, fields: SendFields, now: Now) -> bool:
-        """Whether a send waits until its rates allow it.
+        """Whether a send waits until its rates allow it, or its refusal does.
 
         Raises:
-            SendRefused: a rate is used up.
+            SendRefused: a rate is used up, and too many sends wait.
             ProtocolError: it would wait, and is a malformed batch.
         """
         budgets = self._budgets(link, fields.topic)
@@ -131,7 +135,10 @@ class DecodedPath:
                 self._quotas.slowed(exceeded[0])
                 return True
         self._quotas.refused(exceeded[0])
-        raise SendRefused(ResponseCode.SYSTEM_BUSY, f"{exceeded[0].name} exceeds its limit, try again in {wait_ms} ms")
+        refusal = f"{exceeded[0].name} exceeds its limit, try again in {wait_ms} ms"
+        if not self.slowed.add_refused(link, command, refusal, now.mono_ms):
+            raise SendRefused(ResponseCode.SYSTEM_BUSY, refusal)
+        return True
 
     def _refuse(self, command: Command, code: int, remark: str) -> _Response:
         answer = None if command.is_oneway else encode_command(command.answer(code, remark=remark))

@@ -1,11 +1,15 @@
-"""Sends beyond a rate that slows: they wait, in their order, until the rate allows them.
+"""Sends beyond a rate: those of a rate that slows wait, in their order, until it allows them; of others the refusal
+waits.
 
-What a waiting send needs is used when it begins to wait, so that each one knows its time.
+What a waiting send needs is used when it begins to wait, so that each one knows its time. Refusals wait so that a
+producer that repeats at once keeps the broker no busier than one that waits.
 """
 
 from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from tandemq.broker.kernel.connection import Link
 from tandemq.engine import Budget
@@ -13,6 +17,9 @@ from tandemq.model.command import Command
 
 WAIT_MS_MAX = 1_000
 """How long a send may wait; clients wait for 3 s by default."""
+REFUSAL_MS_MIN, REFUSAL_MS_SPREAD = 100, 300
+"""How long refusals wait at least, and by how much longer some of them do: so producers do not repeat all at once."""
+REFUSAL_STEP_MS = 97
 SENDS_MAX = 16_384
 BYTES_MAX = 64 << 20
 PER_TURN_MAX = 512
@@ -27,6 +34,8 @@ class SlowedSend(NamedTuple):
     number: int
     link: Link
     command: Command
+    refusal: str
+    """Why it is refused; "": it is stored."""
 
 
 class SlowedSends:
@@ -48,9 +57,21 @@ class SlowedSends:
             return False
         for budget in budgets:
             budget.use(messages, size)
-        heappush(self._sends, SlowedSend(now_ms + wait_ms, next(self._numbers), link, command))
-        self._bytes += size
+        self._push(SlowedSend(now_ms + wait_ms, next(self._numbers), link, command, ""))
         return True
+
+    def add_refused(self, link: Link, command: Command, refusal: str, now_ms: int) -> bool:
+        """Have the refusal of a send wait; return whether it does: there is room."""
+        number = next(self._numbers)
+        wait_ms = REFUSAL_MS_MIN + number * REFUSAL_STEP_MS % REFUSAL_MS_SPREAD
+        if len(self._sends) >= SENDS_MAX or not wait_ms:
+            return False
+        self._push(SlowedSend(now_ms + wait_ms, number, link, replace(command, body=b""), refusal))
+        return True
+
+    def _push(self, send: SlowedSend) -> None:
+        heappush(self._sends, send)
+        self._bytes += len(send.command.body)
 
     def take_due(self, now_ms: int) -> list[SlowedSend]:
         """Return the sends whose time has come."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tandemq.broker.features.quotas import table
+from tandemq.broker.features.sends import slowed
 from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.signature import ON_BEHALF_OF, signed
@@ -19,6 +20,12 @@ from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
 
 BUSY, OK = ResponseCode.SYSTEM_BUSY, ResponseCode.SUCCESS
 ALICE = Credentials("alice", "alice-key")
+
+
+@pytest.fixture(autouse=True)
+def refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slowed, "REFUSAL_MS_MIN", 0)
+    monkeypatch.setattr(slowed, "REFUSAL_MS_SPREAD", 1)
 
 
 @pytest.fixture
