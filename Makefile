@@ -143,9 +143,12 @@ interop: needs-interop $(SPARK)  ## tests with unmodified Java peers; k=name sel
 spark-cluster: needs-spark-cluster $(SPARK) wheel  ## the pipeline on a Spark master and two workers with the wheel; k=name selects
 	$(PYTEST) tests/clusters -m "not slow" -o faulthandler_timeout=0 $(TIMES) $(CHOSEN)
 
-bench: $(READY)  ## the benchmarks, with Java RocketMQ and NATS JetStream in the same run, and clients beside floods
+bench: $(READY)  ## the benchmarks, with Java RocketMQ, its proxy and NATS JetStream in the same run; clients beside floods
 	$(PY) -m bench.run
 	$(PY) -m bench.flood
+	$(PY) -m bench.pops
+	$(PY) -m bench.grpc
+	$(PY) -m bench.tenants
 
 bench-spark: $(SPARK)  ## the data pipeline's figures, compared with Spark's own readers and writers, cmp and Kafka
 	$(PY) -m bench.spark
