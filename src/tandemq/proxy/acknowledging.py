@@ -124,7 +124,8 @@ class Acknowledging:
 
         def change(receipt: Receipt) -> Steps[Receipt]:
             check_current(receipt, (yield from current_time()).wall_ms)
-            answer = yield from self._do(caller, topic, receipt, change_request(receipt, group, topic, invisible_ms))
+            asked = change_request(receipt, group, topic, invisible_ms, is_suspended=query.suspend)
+            answer = yield from self._do(caller, topic, receipt, asked)
             return changed_receipt(receipt, answer)
 
         changed = yield from self._end(caller, group, topic, parse_receipt(query.receipt_handle), change)

@@ -86,9 +86,11 @@ def ack_request(receipt: Receipt, group: str, topic: str) -> Command:
     return pops.ack_request(receipt.handle, group, topic)
 
 
-def change_request(receipt: Receipt, group: str, topic: str, invisible_ms: int) -> Command:
+def change_request(
+    receipt: Receipt, group: str, topic: str, invisible_ms: int, *, is_suspended: bool = False
+) -> Command:
     """Return the request that makes a message visible so long after now."""
-    return pops.change_request(receipt.handle, group, topic, invisible_ms)
+    return pops.change_request(receipt.handle, group, topic, invisible_ms, is_suspended=is_suspended)
 
 
 def changed_receipt(receipt: Receipt, answer: Command) -> Receipt:

@@ -160,6 +160,17 @@ def test_a_message_comes_back_at_once_if_its_time_is_changed_to_0() -> None:
     assert again.bodies == [b"1"] and again.messages[0].system_properties.delivery_attempt == 2
 
 
+def test_a_message_that_is_put_off_comes_back_without_one_more_attempt() -> None:
+    _, client, messages = received(b"1")
+    request = pb.ChangeInvisibleDurationRequest(group=resource("G"), topic=resource("T"), suspend=True)
+    request.receipt_handle = messages[0].system_properties.receipt_handle
+    request.invisible_duration.seconds = 1
+    response = client.call("ChangeInvisibleDuration", request, pb.ChangeInvisibleDurationResponse)
+    assert code(response.status) == "OK"
+    again = client.receive("G", "T", poll_ms=5_000)
+    assert again.bodies == [b"1"] and again.messages[0].system_properties.delivery_attempt == 1
+
+
 def test_invisible_times_beyond_12_hours_are_refused() -> None:
     _, client, messages = received(b"1")
     for ms in (-1, INVISIBLE_MS_MAX + 1):

@@ -153,9 +153,19 @@ def ack_request(handle: Handle, group: str, topic: str) -> Command:
     return Command(RequestCode.ACK_MESSAGE, fields=_named(handle, group, topic))
 
 
-def change_request(handle: Handle, group: str, topic: str, invisible_ms: int) -> Command:
-    """Return the request that makes a message visible so long after now. `topic`: that which was popped."""
+def change_request(handle: Handle, group: str, topic: str, invisible_ms: int, *, is_suspended: bool = False) -> Command:
+    """Return the request that makes a message visible so long after now.
+
+    Args:
+        handle: of the message.
+        group: that has popped it.
+        topic: that which was popped.
+        invisible_ms: after which it comes back.
+        is_suspended: whether it is put off, so that its coming back counts as no attempt.
+    """
     fields = _named(handle, group, topic) | {"invisibleTime": str(invisible_ms)}
+    if is_suspended:
+        fields["suspend"] = "true"
     return Command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields=fields)
 
 
