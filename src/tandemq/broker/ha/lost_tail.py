@@ -4,6 +4,9 @@
                                        └─► ASYNC_MASTER waited long enough, --accept-loss, or the slaves left the group:
                                            a new generation begins
 
+If the start has found damage as well, messages are refused until it is repaired, or for `REPAIR_MS`: a queue whose last
+record is damaged would give its queue offset to another message.
+
 Kept on the disk: `config/replicas.json`, the slaves known so far and those still awaited.
 Source: docs/internals/ha.md, "after a stop that may have lost bytes".
 """
@@ -29,7 +32,9 @@ def _slaves(saved: dict[str, Any]) -> tuple[set[int], set[int]]:
 FILE = TableFile("replicas.json", _slaves)
 ACCEPT_AGAIN_MS = 1_000
 """Retry interval when a full disk could not take the note of an accepted loss."""
-LOST_TAIL = "lost tail"
+REPAIR_MS = 15_000
+"""How long messages are refused for the repair of damage; one that could not begin is tried again after 10 s."""
+LOST_TAIL, DAMAGE = "lost tail", "damage"
 
 
 class LostTail:
@@ -44,6 +49,9 @@ class LostTail:
         self._tables = kernel.features.tables
         self._end_sessions = end_sessions
         self._current = kernel.current
+        self._damages = kernel.damages
+        self._repair_until_ms: int | None = None
+        """Until when messages are refused for the repair of damage, monotonic ms; 0: as long as may be, from now on."""
         self._may_have_lost = kernel.recovered.may_have_lost
         self.known, self.awaited = _slaves(FILE.load(kernel.disk))
         """Broker ids of slaves that have connected, and of those of them that are awaited.
@@ -99,8 +107,9 @@ class LostTail:
         self._accept_messages()
 
     def suspend(self) -> None:
-        """Accept no loss any more: this member copies from another one."""
-        self.accept_at_ms = None
+        """Accept no loss any more, and wait for no repair: this member copies from another one."""
+        self.accept_at_ms = self._repair_until_ms = None
+        self._puts.admit(DAMAGE)
 
     def keep_awaiting(self, members: Collection[int]) -> None:
         """Accept the loss if all awaited slaves have left the group; a slave that returns truncates its longer log."""
@@ -108,8 +117,14 @@ class LostTail:
             self.accept_at_ms = 0
             self._accepted_because = f"the awaited slaves {sorted(self.awaited)} are no longer members of the group"
 
+    def deadline_ms(self) -> int | None:
+        """Return when `tick` is needed, monotonic ms."""
+        return min((ms for ms in (self.accept_at_ms, self._repair_until_ms) if ms is not None), default=None)
+
     def tick(self, now: Now) -> bool:
-        """Accept the loss when it is time; whether it was tried."""
+        """Accept messages once damage is repaired, and the loss when it is time; whether the latter was tried."""
+        if self._repair_until_ms is not None:
+            self._follow_repair(now)
         if self.accept_at_ms is None or now.mono_ms < self.accept_at_ms:
             return False
         try:
@@ -118,6 +133,16 @@ class LostTail:
             log.error("master: the loss cannot be noted, tried again in %d ms: %s", ACCEPT_AGAIN_MS, error)
             self.accept_at_ms = now.mono_ms + ACCEPT_AGAIN_MS
         return True
+
+    def _follow_repair(self, now: Now) -> None:
+        if not self._repair_until_ms:
+            self._repair_until_ms = now.mono_ms + REPAIR_MS
+        is_over = now.mono_ms >= self._repair_until_ms
+        if not is_over and any(not damage.is_lost for damage in self._damages.ranges):
+            return
+        self._repair_until_ms = None
+        self._puts.admit(DAMAGE)
+        log.warning("master: damage %s, messages are accepted", "stays" if is_over else "is repaired or lost")
 
     def _begin_generation(self, why: str) -> None:
         end, pairs = self._store.log.end, self._generations.pairs
@@ -154,8 +179,11 @@ class LostTail:
             self._note_answers()
             if not self.awaited:
                 # No slave holds bytes beyond our log end, so the generation continues.
+                if self._damages.ranges:
+                    self._puts.refuse(DAMAGE, "the machine went down, and damage of the log waits for its repair")
+                    self._repair_until_ms = 0
                 self._accept_messages()
-                log.warning("master: every known slave has answered, messages are accepted again")
+                log.warning("master: every known slave has answered")
 
     def _note_answers(self) -> None:
         """Save who is still awaited. A failure is harmless: after a restart a slave is awaited once more."""

@@ -289,7 +289,7 @@ class MasterSide:
 
     def deadline_ms(self) -> int | None:
         """Return when `tick` is needed: for a session, or to accept a loss."""
-        first_ms = self._lost_tail.accept_at_ms
+        first_ms = self._lost_tail.deadline_ms()
         for session in self.sessions.values():
             due_ms = session.deadline_ms()
             if due_ms is not None and (first_ms is None or due_ms < first_ms):

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from tandemq.broker.features.delay.service import DelayedMessages
+from tandemq.broker.features.scrub.repair import Repairs
+from tandemq.broker.ha.lost_tail import REPAIR_MS
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFull
 from tandemq.model.codes import ResponseCode
@@ -354,3 +356,40 @@ def test_delay_progress_beyond_the_end_is_set_to_it(tmp_path: Path) -> None:
     found = group.master.pull("TopicA", 0)
     assert found is not None
     assert [message.body for message in messages_in(found)] == [b"again"]
+
+
+@pytest.mark.parametrize("is_reached", [True, False])
+def test_queue_whose_last_record_is_damaged_gives_its_offset_to_no_other_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reached: bool
+) -> None:
+    """Found by simulation seed 94: the marks were damaged too, so that a torn record in the middle was no tail."""
+    group = Group(tmp_path)
+    group.send_many(10)
+    start = group.master.log_end
+    group.send_many(1)
+    end = group.master.log_end
+    group.send_many(1, topic="TopicB")
+    keep = group.master.log_end
+    group.send_many(3, topic="TopicB")
+    whole = group.master.log_bytes()
+    lose_tail(group, keep)
+    with (tmp_path / "master" / "commitlog" / ("0" * 20)).open("r+b") as log:
+        log.seek(start)
+        log.write(bytes(end - start))
+    (tmp_path / "master" / "tandemq.marks").unlink()
+    if not is_reached:
+        monkeypatch.setattr(Repairs, "_ask", lambda _self, _now: None)
+    group.start_master(boot_id="boot-2")
+    if not is_reached:
+        group.pass_time(2_000)
+        assert group.send_and_settle() == ResponseCode.SERVICE_NOT_AVAILABLE
+        group.pass_time(REPAIR_MS)
+        assert group.send_and_settle() == OK, "the repair does not come"
+        return
+    for _ in range(REPAIR_MS // 100):
+        if group.send_and_settle() == OK:
+            break
+        group.pass_time(100)
+    assert group.master.log_bytes().startswith(whole)
+    assert group.master.node.store.queues["TopicA", 0].max_offset == 12
+    group.assert_same_logs()
