@@ -99,6 +99,8 @@ class Store:
         self.index = KeyIndex(disk, config.index_slots, config.index_entries) if config.index_enable else None
         self._queue_files = QueueFiles(disk)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.queues_opened = 0
+        """Number of queues opened or created so far."""
         self.without_queues = set(config.without_queues)
         """See `StoreConfig`; the broker changes it with its topics."""
         self.dirty_queues: dict[ConsumeQueue, None] = {}
@@ -149,6 +151,7 @@ class Store:
         if found is None:
             found = ConsumeQueue(self.disk, self._queue_files, topic, queue_id, self.config.queue_file_bytes)
             self.queues[topic, queue_id] = found
+            self.queues_opened += 1
         return found
 
     def delete_topic(self, topic: str, store_ms: int) -> None:

@@ -72,7 +72,7 @@ _ENTRY_BYTES = 180
 class Topic(TopicTarget):
     """One topic. Its queues are opened on first use."""
 
-    __slots__ = ("bytes_in_table", "config")
+    __slots__ = ("bytes_in_table", "config", "queues_seen")
     queues: dict[int, ConsumeQueue]  # type: ignore[assignment]  # only `Topics.queue` enters queues
 
     def __init__(self, config: TopicConfig, *, checks_type: bool = False, is_static: bool = False) -> None:
@@ -88,6 +88,8 @@ class Topic(TopicTarget):
         self.config = config
         self.bytes_in_table = bytes_in_table(config)
         """Upper bound."""
+        self.queues_seen = -1
+        """Number of queues that the store had opened when `Topics.open_queues` looked for those of this topic."""
 
 
 class UnregisteredTopics(NamedTuple):
@@ -273,6 +275,9 @@ class Topics:
 
     def open_queues(self, topic: Topic) -> None:
         """Have a topic know all its queues that exist."""
+        if topic.queues_seen == self._store.queues_opened:
+            return
+        topic.queues_seen = self._store.queues_opened
         name = topic.config.topic_name
         for queue_id in range(topic.config.read_queue_nums):
             if queue_id not in topic.queues and (found := self._store.queues.get((name, queue_id))) is not None:
