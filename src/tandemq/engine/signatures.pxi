@@ -66,7 +66,10 @@ cdef bint list_field(Listed *listed, Text name, Text value, bint has_escapes) no
         return False
     while at:
         before = &listed.fields[listed.order[at - 1]].name
-        order = memcmp(before.data, name.data, min(before.size, name.size))
+        if before.size and name.size and before.data[0] != name.data[0]:
+            order = <int>before.data[0] - <int>name.data[0]
+        else:
+            order = memcmp(before.data, name.data, min(before.size, name.size))
         if not order and before.size == name.size:
             return False
         if order < 0 or (not order and before.size < name.size):
@@ -88,8 +91,12 @@ cdef bint has_signed(SigningUser sender, const Listed *listed, Bytes body, Py_ss
     cdef int at
     cdef bint is_of_user = False
     cdef unsigned char digest[DIGEST_BYTES]
+    cdef Py_ssize_t size = body_bytes
     signature.size = 0
     content.size = 0
+    for at in range(listed.count):
+        size += listed.fields[at].value.size
+    reserve(content, size + 1)  # more than enough: escapes only shrink
     for at in range(listed.count):
         field = &listed.fields[listed.order[at]]
         if is_named(field.name.data, field.name.size, b"Signature", 9):
@@ -105,12 +112,15 @@ cdef bint has_signed(SigningUser sender, const Listed *listed, Bytes body, Py_ss
         elif is_named(field.name.data, field.name.size, b"onBehalfOf", 10):
             return False  # it counts for another user
         if not field.has_escapes:
-            append(content, field.value.data, field.value.size)
+            memcpy(content.data + content.size, field.value.data, field.value.size)
+            content.size += field.value.size
         elif not unescape(field.value, content):
             return False
     if not is_of_user or signature.size != SIGNATURE_CHARACTERS:
         return False
-    append(content, body, body_bytes)
+    if body_bytes:
+        memcpy(content.data + content.size, body, body_bytes)
+        content.size += body_bytes
     sha1_finish(sender.inner, KEY_BLOCK_BYTES, content.data, content.size, digest)
     sha1_finish(sender.outer, KEY_BLOCK_BYTES, digest, DIGEST_BYTES, digest)
     return is_base64_of(signature.data, digest)
