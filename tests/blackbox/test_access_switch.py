@@ -297,20 +297,20 @@ def test_access_control_is_switched_on_under_load_without_a_failed_send(services
 def assert_others_are_refused(services: Services) -> None:
     """Assert that no client without a key can send or receive, on either protocol."""
     with (
-        BlockingProducer(services.name_server, group="strangers") as stranger,
+        BlockingProducer(services.name_server, group="unsigned-group") as unsigned,
         pytest.raises(RemoteError, match="authentication failed"),
     ):
-        stranger.send(Message(TOPIC, b"strange"))
+        unsigned.send(Message(TOPIC, b"unsigned"))
     for number in range(2):
         with Caller(int(services.children[f"{GROUP}-{number}"].address.rpartition(":")[2])) as caller:
             pulled = caller.ask(RequestCode.PULL_MESSAGE, pull_fields(TOPIC, consumerGroup=CONSUMERS))
             assert pulled.code == ResponseCode.NO_PERMISSION, pulled.remark
     topic, group = pb.Resource(name=TOPIC), pb.Resource(name=GRPC_GROUP)
-    message = pb.Message(topic=topic, system_properties=pb.SystemProperties(message_id="1"), body=b"strange")
+    message = pb.Message(topic=topic, system_properties=pb.SystemProperties(message_id="1"), body=b"unsigned")
     wanted = pb.ReceiveMessageRequest(group=group, message_queue=pb.MessageQueue(topic=topic))
     wanted.invisible_duration.FromSeconds(10)
     for number in range(2):
-        client = ProxyClient([services.children[f"proxy-{number}"].address], "stranger", pb.Settings())
+        client = ProxyClient([services.children[f"proxy-{number}"].address], "unsigned", pb.Settings())
         sent = client.call("SendMessage", pb.SendMessageRequest(messages=[message]), pb.SendMessageResponse, 5)
         received = pb.ReceiveMessageResponse.FromString(client.stream("ReceiveMessage", wanted, 5)[0])
         assert sent.status.code == received.status.code == pb.UNAUTHORIZED

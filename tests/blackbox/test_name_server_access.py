@@ -83,8 +83,10 @@ def test_a_cluster_works_with_a_name_server_that_checks_its_users(
         metrics_credentials_file=str(tokens),
     )
     with running(NameServerProcess(config)) as server:
-        stranger = start("stranger", namesrvAddr=server.address, brokerName="stranger")
-        wait_until(lambda: "authentication failed" in stranger.log_text(), "the stranger is refused, and says why")
+        unsigned = start("unsigned", namesrvAddr=server.address, brokerName="unsigned")
+        wait_until(
+            lambda: "authentication failed" in unsigned.log_text(), "the unsigned broker is refused, and says why"
+        )
         program = start(
             "broker",
             namesrvAddr=server.address,

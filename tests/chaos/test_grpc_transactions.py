@@ -20,7 +20,7 @@ class Proxy:
     """A proxy that confirms half messages and ends, and asks for given transactions once the client beats."""
 
     def __init__(self, count: int) -> None:
-        """`count`: number of half messages after which the client is told to stop."""
+        """`count`: number of half messages at which the client stops."""
         self.is_over, self.drained = Event(), Event()
         self.lost: set[str] = set()
         """Bodies of half messages without a response."""

@@ -26,12 +26,13 @@ from lab.sim.world.access import BUSY
 from lab.sim.world.world import MS, World
 from tandemq.codec.record.record import decode_message, parse_record
 from tandemq.codec.remoting.fastjson import dumps
+from tandemq.codec.remoting.pops import PopQuery, ack_request, pop_request
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import StoredMessage
-from tandemq.model.pop import Handle, pop_retry_topic
+from tandemq.model.pop import Handle
 from tandemq.model.quota import GROUP, TOPIC, USER, Quota
 
 PAUSE_MS = (2_500, 8_000)
@@ -239,19 +240,8 @@ class PoppingTooMuch(_Reader):
     """Pops messages of the limited topic, and acknowledges half of them after a while."""
 
     def _read(self, group: str) -> None:
-        fields = {
-            "consumerGroup": POPPING_GROUP,
-            "topic": LIMITED_TOPIC,
-            "queueId": "-1",
-            "maxMsgNums": str(self.random.choice((1, 4, 16))),
-            "invisibleTime": str(INVISIBLE_MS),
-            "pollTime": str(POLL_MS),
-            "bornTime": "0",
-            "initMode": "0",
-            "exp": "*",
-            "expType": "TAG",
-            "order": "false",
-        }
+        most = self.random.choice((1, 4, 16))
+        query = PopQuery(POPPING_GROUP, LIMITED_TOPIC, most, INVISIBLE_MS, "*", "TAG", starts_at_end=False)
         address, sent_us = self._master_of(group), self._world.now_us
         at = self._checks.serving(address)
 
@@ -267,18 +257,11 @@ class PoppingTooMuch(_Reader):
                         self.after(delay_ms, partial(self._acknowledge, address, handle, message))
             self.after(self.random.randrange(20, 300), partial(self._read, group))
 
-        self.ask(address, Command(Code.POP_MESSAGE, fields=fields), POLL_MS + ASK_MS, answered)
+        self.ask(address, pop_request(query, POLL_MS), POLL_MS + ASK_MS, answered)
 
     def _acknowledge(self, address: str, handle: Handle, held: HeldMessage) -> None:
         held.is_open = False
-        fields = {
-            "consumerGroup": POPPING_GROUP,
-            "topic": pop_retry_topic(POPPING_GROUP, LIMITED_TOPIC, handle.kind),
-            "queueId": str(handle.queue_id),
-            "extraInfo": str(handle),
-            "offset": str(handle.offset),
-        }
-        self.ask(address, Command(Code.ACK_MESSAGE, fields=fields), ASK_MS, lambda _: None)
+        self.ask(address, ack_request(handle, POPPING_GROUP, LIMITED_TOPIC), ASK_MS, lambda _: None)
 
 
 def messages_in(body: bytes) -> Iterator[StoredMessage]:

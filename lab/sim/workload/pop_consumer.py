@@ -21,6 +21,7 @@ from lab.sim.workload.group_clients import MemberPicker, OnResponse
 from lab.sim.workload.raw_client import RawClient, Then
 from lab.sim.world.world import Violation, World
 from tandemq.codec.record.record import decode_message, parse_record, record_fault
+from tandemq.codec.remoting.pops import PopQuery, pop_request
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -101,20 +102,9 @@ class RawPopConsumer(RawClient):
     def _pop(self, group: str, topic: str) -> None:
         self._polled.add((group, topic))
         invisible_ms, address = self.random.randrange(*self._invisible_ms), self.address_of(group)
-        fields = {
-            "consumerGroup": POP_GROUP,
-            "topic": topic,
-            "queueId": "-1",
-            "maxMsgNums": str(self.random.choice((1, 8, 32))),
-            "invisibleTime": str(invisible_ms),
-            "pollTime": str(POLL_MS),
-            "bornTime": "0",
-            "initMode": "0",
-            "exp": "*",
-            "expType": "TAG",
-            "order": "false",
-        }
-        command, sent_us = Command(Code.POP_MESSAGE, fields=fields), self._world.now_us
+        most = self.random.choice((1, 8, 32))
+        query = PopQuery(POP_GROUP, topic, most, invisible_ms, "*", "TAG", starts_at_end=False)
+        command, sent_us = pop_request(query, POLL_MS), self._world.now_us
         self.ask(address, command, POLL_MS + ASK_MS, partial(self._popped, group, topic, address, sent_us))
 
     def _popped(self, group: str, topic: str, address: str, sent_us: int, answer: Command | None) -> None:

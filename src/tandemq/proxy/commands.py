@@ -225,7 +225,7 @@ def _error(request: Command, text: str) -> Command:
 
 
 def _refusal(waiting: _Waiting, status: Status) -> Command:
-    """Return the response if a client does not do what it is asked for."""
+    """Return the response if a client refuses a command."""
     name = Code.Name(status.code) if status.code in Code.values() else str(status.code)
     return _error(waiting.request, f"the client {waiting.client_id} answers {name} {_text(status)}".rstrip())
 

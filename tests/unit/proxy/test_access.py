@@ -109,10 +109,10 @@ def test_a_flood_of_unknown_users_takes_no_place_from_users(cluster: Guarded, mo
     monkeypatch.setattr(access, "UNKNOWN_KEPT_MAX", 2)
     client = cluster.as_user(ROOT)
     assert code(client.send(message("T")).status) == "OK"
-    stranger = cluster.client("c-2")
+    unknown = cluster.client("c-2")
     for number in range(5):
-        stranger.user = Credentials(f"unknown-{number}", "key")
-        assert code(stranger.send(message("T")).status) == "UNAUTHORIZED"
+        unknown.user = Credentials(f"unknown-{number}", "key")
+        assert code(unknown.send(message("T")).status) == "UNAUTHORIZED"
     cluster.forget()
     cluster.broker.restart_after(1_500)
     assert code(client.send(message("T")).status) == "OK", "the user is still known"

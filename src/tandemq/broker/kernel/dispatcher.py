@@ -24,6 +24,9 @@ from tandemq.model.command import Command
 from tandemq.model.unsupported import unsupported_remark
 from tandemq.telemetry.turn_times import UNKNOWN_CODE, AnswerKind
 
+_TakeMany = Callable[[Link, bytes, int, Now, SigningUser | None], int]
+"""See `FastSends.take_ordinary`, `PopAcks.take_ordinary`."""
+
 
 class FastSends(Protocol):
     """Sends that are taken without decoding their headers in Python."""
@@ -87,20 +90,21 @@ class Dispatcher:
 
     def _take_sends(self, link: Link, data: bytes, position: int, now: Now) -> int:
         """Accept the ordinary sends from a position on; return that of the first frame that has to be looked at."""
-        if not self._guard.is_on:
-            return self._sends.take_ordinary(link, data, position, now)
-        sender = self._guard.sender(link)
-        return position if sender is None else self._sends.take_ordinary(link, data, position, now, sender)
+        return self._take_many(self._sends.take_ordinary, link, data, position, now)
 
     def _take_acks(self, link: Link, frame: RawFrame, data: bytes, position: int, now: Now) -> int:
         """Accept the ordinary acknowledgements from a position on, where a frame begins; return the end of the last."""
         form, header, _ = frame
         if form != FORM_JSON or _ACK_CODE not in header:
             return position
+        return self._take_many(self._acks.take_ordinary, link, data, position, now)
+
+    def _take_many(self, take: _TakeMany, link: Link, data: bytes, position: int, now: Now) -> int:
+        """Have the engine accept requests; with access control those that the user of the connection has signed."""
         if not self._guard.is_on:
-            return self._acks.take_ordinary(link, data, position, now)
+            return take(link, data, position, now, None)
         sender = self._guard.sender(link)
-        return position if sender is None else self._acks.take_ordinary(link, data, position, now, sender)
+        return position if sender is None else take(link, data, position, now, sender)
 
     def _refusal(self, link: Link, command: Command, now: Now) -> str | None:
         """Return why a client may not send a request."""

@@ -20,6 +20,7 @@ WAIT_MS_MAX = 1_000
 REFUSAL_MS_MIN, REFUSAL_MS_SPREAD = 100, 300
 """How long refusals wait at least, and by how much longer some of them do: so producers do not repeat all at once."""
 REFUSAL_STEP_MS = 97
+"""Difference between the waits of one refusal and the next, modulo the spread."""
 SENDS_MAX = 16_384
 BYTES_MAX = 64 << 20
 PER_TURN_MAX = 512

@@ -97,7 +97,7 @@ def run_script(script: Script, *, uses_engine: bool, links: Sequence[int] = LINK
     broker = Recorder(SimDisk(Random(1)), links, **(BIG | changes))
     with pytest.MonkeyPatch.context() as patch:
         if not uses_engine:
-            patch.setattr(SendPath, "take_ordinary", lambda _self, _link, _data, at, _now: at)
+            patch.setattr(SendPath, "take_ordinary", lambda _self, _link, _data, at, *_: at)
             patch.setattr(store, "key_rows", python.key_rows)
             patch.setattr(range_reader, "gather_messages", python.gather_messages)
         script(broker)
