@@ -279,7 +279,7 @@ def stored_twice() -> AbstractContextManager[Any]:
 
 
 def _engine_off() -> AbstractContextManager[Any]:
-    return patched(send.SendPath, "take_ordinary", lambda _self, _link, _data, at, _now: at)
+    return patched(send.SendPath, "take_ordinary", lambda _self, _link, _data, at, *_: at)
 
 
 def refused_and_stored() -> AbstractContextManager[Any]:
