@@ -17,7 +17,7 @@ from tandemq.cli import main
 from tandemq.client.admin.groups import ResetTarget
 from tandemq.client.core.settings import MessageModel
 from tandemq.errors import NoRoute, RemoteError
-from tests.interop.java import PATIENCE, SERVER_VERSIONS, JavaBroker, JavaNameServer
+from tests.interop.java import PATIENCE, SERVER_VERSIONS, JavaBroker, JavaNameServer, wait_until
 from tests.interop.peers import NEWEST_VERSION, of_each_change
 from tests.interop.wire import wait_registered
 from tests.spec import spec
@@ -188,9 +188,12 @@ def test_operators_requests_are_understood(namesrv: str) -> None:
             assert "OpsG" in await admin.groups()
             sent = [await producer.send(Message("Ops", b"%d" % n, keys=["all"])) for n in range(6)]
             assert (await admin.message_by_id(sent[1].offset_message_id)).body == b"1"
-            found = await admin.message_at(sent[2].queue, sent[2].queue_offset)
-            assert found is not None
-            assert found.body == b"2"
+
+            async def is_queued() -> bool:  # Java writes queue entries after it has answered the send.
+                found = await admin.message_at(sent[2].queue, sent[2].queue_offset)
+                return found is not None and found.body == b"2"
+
+            await until(is_queued, 20)
 
             async def all_indexed() -> bool:
                 return len(await admin.messages_by_key("Ops", "all")) == 6
@@ -324,5 +327,5 @@ def test_group_that_nobody_joined_is_moved_shown_and_deleted(namesrv: str) -> No
     [row] = command("offset", "reset", "Later", "Ahead", "--to", "1", "--yes")["queues"]
     assert (row["from"], row["to"]) == (None, 1)
     assert [row["offset"] for row in command("offset", "show", "Later")] == [1]
-    assert command("group", "show", "Later")["lag"] == 2
+    wait_until(lambda: command("group", "show", "Later")["lag"] == 2, what="all messages in the queue", within_s=20)
     assert command("group", "delete", "Later", "--clean", "--yes")["deleted"] is True
