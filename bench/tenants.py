@@ -5,7 +5,8 @@
 
 The quiet one sends 1,000 messages per second from 4 connections; the noisy one as many as it can to another topic, with
 8 connections of 16 requests in flight, which it repeats at once if they are refused. The limit of the noisy topic is
-2,000 per second. On a machine with few cores the noisy process itself takes time from the broker and the quiet client.
+2,000 per second. On a machine with few cores the noisy process itself takes time from the broker and the quiet client:
+the cell with a neighbour that keeps to the limit by itself shows how much.
 """
 
 from __future__ import annotations
@@ -34,16 +35,18 @@ class Cell(NamedTuple):
     """What the quiet tenant has beside it."""
 
     name: str
-    is_noisy: bool
+    rate: int | None = None
+    """Messages per second of the other tenant; 0: as many as it can, None: there is no other tenant."""
     limit: tuple[str, ...] = ()
     """Options of the limit; (): there is none."""
 
 
 CELLS = (
-    Cell("alone", False),
-    Cell("noisy, no limit", True),
-    Cell("noisy, refused", True, ("--messages", str(LIMIT))),
-    Cell("noisy, --slow", True, ("--messages", str(LIMIT), "--slow")),
+    Cell("alone"),
+    Cell("neighbour within the limit", LIMIT),
+    Cell("noisy, no limit", 0),
+    Cell("noisy, refused", 0, ("--messages", str(LIMIT))),
+    Cell("noisy, --slow", 0, ("--messages", str(LIMIT), "--slow")),
 )
 
 
@@ -70,16 +73,18 @@ def _measure(cell: Cell, group: BrokerGroup, seconds: float) -> Figure:
     def shout() -> None:
         try:
             options: dict[str, Any] = {"topic": "noisy", "connections": 8, "window": 16, "lengths": "varied"}
+            if cell.rate:
+                options["rate"] = cell.rate
             noisy.update(run_load("produce", address, **options, seconds=seconds + _LEAD_S, warmup=0))
         except LoadFailed as error:
             failures.append(error)
 
     thread = threading.Thread(target=shout)
-    if cell.is_noisy:
+    if cell.rate is not None:
         thread.start()
     quiet: dict[str, Any] = {"topic": "quiet", "rate": 1_000, "connections": 4, "window": 1, "lengths": "varied"}
     found = run_load("produce", address, **quiet, seconds=seconds, warmup=_LEAD_S / 2)
-    if cell.is_noisy:
+    if cell.rate is not None:
         thread.join()
     if failures:
         raise failures[0]
@@ -103,11 +108,13 @@ def main() -> None:
             for cell in CELLS:
                 figures.setdefault(cell, []).append(_measure(cell, group, args.seconds))
                 print(f"{cell.name}: {figures[cell][-1]}", file=sys.stderr)
-    table = Table("quiet tenant", "p50 ms", "p99 ms", "p99 ratio", "noisy msg/s")
-    alone = statistics.median(found.p99_ms for found in figures[CELLS[0]])
+    table = Table("quiet tenant", "p50 ms", "p99 ms", "of alone", "of a neighbour", "other tenant/s")
+    alone, beside = (statistics.median(found.p99_ms for found in figures[cell]) for cell in CELLS[:2])
     for cell, found in figures.items():
         p50, p99, noisy = (statistics.median(values) for values in zip(*found, strict=True))
-        table.add_row(cell.name, f"{p50:.2f}", f"{p99:.2f}", f"{p99 / alone:.2f}x", f"{noisy:,.0f}")
+        table.add_row(
+            cell.name, f"{p50:.2f}", f"{p99:.2f}", f"{p99 / alone:.2f}x", f"{p99 / beside:.2f}x", f"{noisy:,.0f}"
+        )
     Console(width=100).print(table)
 
 
