@@ -29,11 +29,12 @@ from tandemq.boundary import JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.kernel.context import Machine
 from tandemq.broker.node import Broker
 from tandemq.codec.ha import frame_transfer
-from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.signature import signed
 from tandemq.config.settings import BrokerConfig, parse_delay_levels
 from tandemq.load.wire.frames import FORMS, PullFrames, SendFrames, SendShape
 from tandemq.load.wire.probe import create_topic_request
+from tandemq.load.wire.signing import signed_frames
 from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
@@ -117,21 +118,12 @@ def _sends(
     for _ in range(turns):
         received = [(link + 1, bytes(source.take(window, broker.now.wall_ms))) for link, source in enumerate(sources)]
         if signatures:
-            received = [(link, _signed_frames(data)) for link, data in received]
+            received = [(link, signed_frames(data, _USER)) for link, data in received]
         yield links * window * batch, lambda received=received: broker.turn(received)  # type: ignore[misc]
 
 
 def _signed(request: Command, user: Credentials) -> bytes:
     return encode_command(structs.replace(request, fields=signed(request.fields, request.body, user)))
-
-
-def _signed_frames(data: bytes) -> bytes:
-    """Return frames signed by the user."""
-    decoder, position, out = FrameDecoder(), 0, bytearray()
-    while position < len(data) and (frame := decoder.split(data, position)) is not None:
-        position = decoder.position
-        out += _signed(decode_command(frame), _USER)
-    return bytes(out)
 
 
 def _let_send(broker: _Driven, topic: str) -> None:

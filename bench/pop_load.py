@@ -4,7 +4,8 @@
 
 Each connection has one pop in the air. Its messages are acknowledged at once, one request each as Java's push consumers
 do, or with `--acks batch` one request for each pop as proxies do; `none` leaves them in flight. The next pop follows
-when they are answered. It prints one JSON object.
+when they are answered. With `--acks later` nothing is acknowledged while pops go on; then all is, with 64 requests in
+flight per connection, and `ack_seconds` is the time of these alone. It prints one JSON object.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from tandemq.model.pop import Handle, TopicKind, pop_retry_topic
 
 _RECEIVE_BYTES = 1 << 20
 _BROKER = "broker-a"
+_WINDOW = 64
+_OPAQUE = b'"opaque":7,'
+"""In each acknowledgement and its response, and in no pop."""
 
 
 class Popping:
@@ -44,10 +48,17 @@ class Popping:
         """Acknowledgements that are not answered."""
         self.popped = self.acked = self.pops = 0
         self.failures: Counter[int] = Counter()
+        self._later: list[bytes] = []
         self.socket.sendall(self._pop)
 
     def receive(self) -> None:
         """Handle what has arrived."""
+        for header in self._headers():
+            self._answered(header)
+
+    def _headers(self) -> list[bytes]:
+        """Receive, and return the headers of whole responses."""
+        headers: list[bytes] = []
         data = self._buffer + self.socket.recv(_RECEIVE_BYTES)
         at = 0
         while len(data) - at >= 8:
@@ -55,9 +66,31 @@ class Popping:
             if len(data) - at < 4 + size:
                 break
             header_bytes = int.from_bytes(data[at + 5 : at + 8])
-            self._answered(data[at + 8 : at + 8 + header_bytes])
+            headers.append(data[at + 8 : at + 8 + header_bytes])
             at += 4 + size
         self._buffer = data[at:]
+        return headers
+
+    def acknowledge(self) -> bool:
+        """Send the first of the requests that `--acks later` kept; return whether there are any."""
+        self._send(_WINDOW)
+        return self._waiting > 0
+
+    def receive_acks(self) -> bool:
+        """Count responses, and send as many further requests; return whether any are not answered."""
+        headers = [header for header in self._headers() if _OPAQUE in header]  # the last pop is answered too
+        for header in headers:
+            if b'"code":0,' not in header:
+                self.failures[decode(header)["code"]] += 1
+        self._waiting -= len(headers)
+        self.acked += len(headers)
+        self._send(len(headers))
+        return self._waiting > 0
+
+    def _send(self, count: int) -> None:
+        frames = [self._later.pop() for _ in range(min(count, len(self._later)))]
+        self._waiting += len(frames)
+        self.socket.sendall(b"".join(frames))
 
     def _answered(self, header: bytes) -> None:
         answer = decode(header)
@@ -76,6 +109,10 @@ class Popping:
             return
         requests, count = self._requests(answer["extFields"])
         self.popped += count
+        if self._acks == "later":
+            self._later += requests
+            self.socket.sendall(self._pop)
+            return
         self.acked += count if requests else 0
         self._waiting = len(requests)
         self.socket.sendall(b"".join(requests) or self._pop)
@@ -104,7 +141,7 @@ class Popping:
                     0,
                 )
                 acked += [AckedMessage(handle._replace(offset=int(offset)), self._topic) for offset in offsets]
-            elif self._acks == "each":
+            elif self._acks in ("each", "later"):
                 topic = pop_retry_topic(self._group, self._topic, TopicKind(int(kind)))
                 about = f"{start} {pop_ms} {invisible_ms} {revive_queue} {kind} {_BROKER} {queue_id}"
                 frames += [_ack(self._group, topic, queue_id, offset, about) for offset in offsets]
@@ -115,7 +152,7 @@ def _ack(group: str, topic: str, queue_id: str, offset: str, about: str) -> byte
     header = (
         f'{{"code":{RequestCode.ACK_MESSAGE:d},"extFields":{{"consumerGroup":"{group}","topic":"{topic}",'
         f'"queueId":"{queue_id}","offset":"{offset}","extraInfo":"{about} {offset}"}},"flag":0,"language":"JAVA",'
-        f'"opaque":7,"serializeTypeCurrentRPC":"JSON","version":475}}'
+        f'{_OPAQUE.decode()}"serializeTypeCurrentRPC":"JSON","version":475}}'
     ).encode()
     return (len(header) + 4).to_bytes(4) + len(header).to_bytes(4) + header
 
@@ -128,7 +165,7 @@ def main() -> None:
     parser.add_argument("--group", required=True)
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--batch", type=int, default=32, help="messages of a pop, at most")
-    parser.add_argument("--acks", choices=("each", "batch", "none"), default="each")
+    parser.add_argument("--acks", choices=("each", "batch", "none", "later"), default="each")
     parser.add_argument("--invisible-ms", type=int, default=60_000)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--count", type=int, default=0, help="messages after which it ends earlier; 0: it does not")
@@ -144,12 +181,20 @@ def main() -> None:
             if args.count and sum(link.popped for link in links) >= args.count:
                 break
         seconds = time.perf_counter() - began
+        began = time.perf_counter()
+        waiting = {link for link in links if link.acknowledge()}
+        while waiting:
+            for key, _ in selector.select():
+                if not key.data.receive_acks():
+                    waiting.discard(key.data)
+        ack_seconds = time.perf_counter() - began
     failures: Counter[int] = sum((link.failures for link in links), Counter())
     found = {
         "popped": sum(link.popped for link in links),
         "acked": sum(link.acked for link in links),
         "pops": sum(link.pops for link in links),
         "seconds": seconds,
+        "ack_seconds": ack_seconds,
         "failures": failures,
     }
     print(json.dumps(found))

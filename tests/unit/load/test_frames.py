@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command
+from tandemq.codec.remoting.signature import signed
 from tandemq.load.wire.frames import (
     FORMS,
     RARE_TAG,
@@ -21,6 +23,8 @@ from tandemq.load.wire.frames import (
     SendShape,
     body_text,
 )
+from tandemq.load.wire.signing import signed_frames
+from tandemq.model.access import Credentials
 from tandemq.model.command import Command
 
 _WALL_MS = 1_700_000_000_000
@@ -228,3 +232,14 @@ def test_pull_frame_has_the_tag_expression() -> None:
 def test_long_poll_frame_has_the_suspend_flag_and_timeout() -> None:
     [command] = parse(PullFrames("t", suspend_ms=15_000).frame(0, 0, 1))
     assert (fields(command)["sysFlag"], fields(command)["suspendTimeoutMillis"]) == ("6", "15000")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_signed_frames_are_the_same_requests_with_a_signature(form: Form) -> None:
+    user = Credentials("sender", "secret")
+    source = SendFrames(SendShape("t", form=form, varied=True), identity=1, wall_ms=_WALL_MS, frames=20)
+    frames = bytes(source.take(20, _WALL_MS))
+    plain, with_user = parse(frames), parse(signed_frames(frames, user))
+    for before, after in zip(plain, with_user, strict=True):
+        assert after.fields == signed(before.fields, before.body, user)
+        assert replace(after, fields=before.fields) == before

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tandemq.client.credentials import ACCESS_KEY, SECRET_KEY
+from tandemq.codec.remoting.signature import signed
 from tandemq.errors import NotConnected
 from tandemq.load import LoadError, ProduceOptions, SendShape, produce
 from tandemq.load.results.report import LoadProgress
-from tandemq.load.wire.frames import SendFrames
+from tandemq.load.wire.frames import SendFrames, body_text
 from tandemq.load.wire.responses import ResponseCounter
+from tandemq.model.access import Credentials
 from tests.unit.load.echo_server import responses
 from tests.unit.load.fake_broker import FakeBroker, running
 
@@ -46,6 +49,18 @@ def test_every_request_of_a_run_has_its_own_key_over_all_connections() -> None:
         produce(ProduceOptions(broker.address, SendShape("t", 16, 2), 4, 8, count=600))
     keys = {request["extFields"]["i"] for request in broker.requests}
     assert len(keys) == len(broker.requests) == 600
+
+
+def test_requests_are_signed_if_the_environment_has_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    user = Credentials("sender", "secret")
+    monkeypatch.setenv(ACCESS_KEY, user.access_key)
+    monkeypatch.setenv(SECRET_KEY, user.secret_key)
+    with running(FakeBroker(queue_count=2, keep_requests=True)) as broker:
+        produce(ProduceOptions(broker.address, SendShape("t", 16, 2), 2, 8, count=40))
+    assert len(broker.requests) == 40
+    for request in broker.requests:
+        fields = request["extFields"]
+        assert fields == signed(fields, body_text(16), user)
 
 
 def test_each_half_message_is_committed_and_counts_once_its_commit_is_acknowledged() -> None:

@@ -1,7 +1,8 @@
 """Connections of the load generator: non-blocking for the hot loops, blocking for single requests.
 
 An address is `host:port`. Every socket has TCP_NODELAY. A `LoadConnection` keeps what the kernel did not accept and
-sends it when epoll reports room. After `use_tls` all connections use TLS.
+sends it when epoll reports room. After `use_tls` all connections use TLS. Requests are signed if the environment has
+credentials.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import select
 
 from tandemq.client.connection import BlockingConnection
+from tandemq.client.credentials import environment_credentials
 from tandemq.config.tls import ClientTls
 from tandemq.errors import NetworkError, NotConnected
 from tandemq.load.wire.responses import LoadError
+from tandemq.load.wire.signing import signed_frames
 from tandemq.real.network.client_tls import ClientContext
 from tandemq.real.network.tls import TlsLink
 
@@ -45,7 +48,7 @@ def connect(address: str, seconds: float = _CONNECT_S) -> BlockingConnection:
 class LoadConnection:
     """One non-blocking connection in an epoll set."""
 
-    __slots__ = ("_epoll", "_tls", "_unsent", "fd", "sock")
+    __slots__ = ("_epoll", "_tls", "_unsent", "_user", "fd", "sock")
 
     def __init__(self, address: str, epoll: select.epoll) -> None:
         opened = BlockingConnection(address, seconds=_CONNECT_S)
@@ -54,6 +57,7 @@ class LoadConnection:
         self.sock.setblocking(False)
         self.fd = self.sock.fileno()
         self._epoll = epoll
+        self._user = environment_credentials()
         self._unsent = b""
         epoll.register(self.fd, _READ)
 
@@ -63,7 +67,9 @@ class LoadConnection:
         return self._tls is not None
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send bytes; keep the rest that does not fit until `ready` reports room."""
+        """Send whole frames; keep the rest that does not fit until `ready` reports room."""
+        if self._user is not None:
+            data = signed_frames(data, self._user)
         if self._tls is not None:
             data = b"".join(self._tls.encrypt([data]))
         if self._unsent:
