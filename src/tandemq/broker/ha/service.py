@@ -83,6 +83,18 @@ class Replication(Feature, Replicas):
         if self.by_settings is not None:
             self.by_settings.found(address, ha_address, now)
 
+    @property
+    def seeks_master(self) -> bool:
+        """Whether this is a slave by its settings that does not know its master, or has no connection to it."""
+        if self.by_settings is None or self.slave is None:
+            return False
+        return not self.by_settings.address or self.slave.session is None
+
+    def connect_again(self, now: Now) -> None:
+        """Let a slave by its settings connect at once: its master is there again."""
+        if self.by_settings is not None:
+            self.by_settings.connect_again(now)
+
     # In a group with a registry.
 
     def lead(self, now: Now, *, epoch: int, is_whole: bool, holders: Collection[int], may_give_up: bool) -> None:

@@ -157,6 +157,10 @@ class UpstreamBySettings:
         self._classic_at = self.address if self.is_classic else ""
         self._connect_at_ms = now.mono_ms
 
+    def connect_again(self, now: Now) -> None:
+        """Allow a new connection at once."""
+        self._connect_at_ms = now.mono_ms
+
     def closed(self, now: Now, *, was_copying: bool) -> None:
         """See `Upstream`."""
         config = self._current.config
