@@ -83,6 +83,9 @@ class Feature:
     def link_closed(self, link: int, turn: Turn, now: Now) -> None:
         """Forget a client's connection that was closed."""
 
+    def rights_changed(self, link: int, turn: Turn, now: Now) -> None:
+        """End the waiting requests of a connection whose user may do other things now: its client asks again."""
+
     # A turn.
 
     def begin_turn(self, turn: Turn, now: Now) -> None:
@@ -132,6 +135,7 @@ _HOOKS = (
     "topic_removed",
     "group_removed",
     "link_closed",
+    "rights_changed",
     "begin_turn",
     "run_due",
     "before_commit",
@@ -161,6 +165,7 @@ class Features:
         self.topic_removed: list[Callable[[str, Now], None]] = []
         self.group_removed: list[Callable[[str, Now], None]] = []
         self.link_closed: list[Callable[[int, Turn, Now], None]] = []
+        self.rights_changed: list[Callable[[int, Turn, Now], None]] = []
         self.begin_turn: list[Callable[[Turn, Now], None]] = []
         self.run_due: list[Callable[[Turn, Now], None]] = []
         self.before_commit: list[Callable[[Now], None]] = []

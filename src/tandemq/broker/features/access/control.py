@@ -22,6 +22,7 @@ import msgspec
 from tandemq.boundary import Now, Turn
 from tandemq.broker.features.access.needs import OPEN, needs_of, needs_of_half
 from tandemq.broker.features.access.table import AccessTable, CopiedAccessTable
+from tandemq.broker.features.access.waiting import Waiting
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.copied_tables import Table
 from tandemq.broker.kernel.feature import Feature, Request
@@ -51,6 +52,10 @@ GRANTS_KEPT_MAX = 1_024
 """Maximum number of rights remembered for the user of a connection."""
 OFFSET_DIGITS = 19
 """Digits of the least number that is no log offset."""
+WAITING = frozenset((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.POP_MESSAGE, Code.NOTIFICATION))
+"""Requests that wait for messages."""
+ENDED_PER_TURN = 64
+"""Maximum number of connections whose waiting requests end in a turn, after a change of rights."""
 NOT_AUTHENTICATED = "authentication failed: the user, or the signature, is missing or wrong"
 REFUSED = counter("tandemq_access_refused_total", "Requests refused by access control.", "reason")
 _NOBODY = AclUser("", "no user has this key")
@@ -76,6 +81,7 @@ class AccessControl(Feature, RequestGuard):
         self._cluster = kernel.current.config.cluster
         self._quotas = kernel.features.find(Quotas)
         self._links = kernel.links
+        self._rights_changed = kernel.features.rights_changed
         self._users_links: dict[str, set[int]] = {}
         """Connections of the users whose number of connections is limited."""
         self._senders: dict[int, SigningUser] = {}
@@ -84,20 +90,26 @@ class AccessControl(Feature, RequestGuard):
         """Of the table and the files, to which `_senders` belongs."""
         self._links_users: dict[int, list[str]] = {}
         """Users of those connections."""
+        self._waiting = Waiting()
+        self._judged = (0, 0)
+        """Generations of the table and the files, by which requests that wait were judged."""
         self._refusals = Refusals()
         self._refused: dict[str, int] = {"authentication": 0, "authorization": 0, "malformed": 0, "connections": 0}
-        self._checks_rights = False
+        self.has_accounts = self._checks_rights = False
         self._own: dict[str, AclUser] = {}
         self.adopt_config(kernel.current.config)
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """See `Feature`."""
         was_on = self.is_on
+        before = self._own, self.is_on, self.has_accounts, self._checks_rights
         self._senders.clear()
         self._own = configured_users(config)
         self.is_on = config.checks_users
         self.has_accounts = config.acl_enable
         self._checks_rights = config.checks_rights
+        if (self._own, self.is_on, self.has_accounts, self._checks_rights) != before:
+            self._waiting.end_all(self._links)
         if was_on and not self.is_on:
             self._forget_users()
         if self.is_on and not was_on and not any(user.is_super for user in self.users()):
@@ -186,6 +198,8 @@ class AccessControl(Feature, RequestGuard):
             if user is not None and self._is_white(address, user):
                 return None
             return self._refuse(link, command, "authentication", NOT_AUTHENTICATED, now)
+        if command.code in WAITING:
+            self._waiting.add(link.number, user.username)
         full = self._limit(link, user.username, command.fields.get(ON_BEHALF_OF, "") if user.is_super else "")
         if full is not None:
             return self._refuse(link, command, "connections", full, now)
@@ -271,9 +285,28 @@ class AccessControl(Feature, RequestGuard):
             self._links_users.setdefault(link, []).append(user)
         return link in links
 
+    def run_due(self, turn: Turn, now: Now) -> None:
+        """Have requests that wait judged again after a change of rights: they end, and their clients ask again."""
+        judged = (self.table.generation, self.files.generation)
+        if judged != self._judged:
+            names = self.table.take_unjudged() if judged[1] == self._judged[1] else None
+            self._judged = judged
+            if names is None:
+                self._waiting.end_all(self._links)
+            else:
+                self._waiting.end(names)
+        for link in self._waiting.take_ended(ENDED_PER_TURN):
+            for end in self._rights_changed:
+                end(link, turn, now)
+
+    def deadline_ms(self) -> int | None:
+        """See `Feature`."""
+        return 0 if self._waiting.ended else None
+
     def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
         """See `Feature`."""
         self._senders.pop(link, None)
+        self._waiting.forget(link)
         for user in self._links_users.pop(link, ()):
             links = self._users_links[user]
             links.discard(link)

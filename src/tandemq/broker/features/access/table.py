@@ -12,7 +12,7 @@ whose stores are RocksDB and are not copied.
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tandemq.broker.kernel.copied_tables import Polled, StreamedTable
@@ -143,6 +143,8 @@ class AccessTable:
         self._rules: dict[str, Rules] = {}
         self.generation = 0
         """Number of changes."""
+        self._unjudged: dict[str, None] | None = {}
+        """Users that changed since `take_unjudged`; None: all."""
         self._changes: dict[str, None] | None = None
         """Names of users that changed since the last publication; None: changes are not recorded."""
         self._recent: deque[str] = deque(maxlen=CHANGES_KEPT)
@@ -173,6 +175,17 @@ class AccessTable:
                 self._rules.clear()
             found = self._rules[name] = Rules(self.policies.get(name, ()))
         return found
+
+    def take_unjudged(self) -> Collection[str] | None:
+        """Return the users that changed since the last call; None: perhaps all did."""
+        names, self._unjudged = self._unjudged, {}
+        return names
+
+    def _unjudge(self, names: Iterable[str]) -> None:
+        if self._unjudged is not None:
+            self._unjudged.update(dict.fromkeys(names))
+        if self._unjudged is not None and _COMMON in self._unjudged:
+            self._unjudged = None
 
     def names(self, after: str = "") -> Iterator[str]:
         """Yield the names of users in order, those behind a name."""
@@ -224,6 +237,7 @@ class AccessTable:
     def _changed(self, name: str) -> None:
         self._rules.pop(name, None)
         self.generation += 1
+        self._unjudge((name,))
         self._list(name)
         self._version.next(self._started_ms)
         self._recent.append(name)
@@ -245,6 +259,7 @@ class AccessTable:
         """Apply changes: of the users in them nothing else stays. Return their names."""
         self.generation += 1
         names = [*removed, *parsed.users, *parsed.policies]
+        self._unjudge(names if parsed.acl1 is None else (_COMMON,))
         for name in names:
             self.users.pop(name, None)
             self._set_policies(name, ())
@@ -259,6 +274,7 @@ class AccessTable:
 
     def _replace(self, parsed: _Parsed) -> None:
         self.generation += 1
+        self._unjudged = None
         self.users, self.policies, self.acl1 = parsed.users, parsed.policies, parsed.acl1 or Acl1()
         self._names = sorted(self.users.keys() | self.policies.keys())
         self._size = sum(map(size_of, self.policies.values()))

@@ -446,6 +446,10 @@ class PopProcessor(Feature):
         self.waiting.drop_link(link)
         self._crowded.pop(link, None)
 
+    def rights_changed(self, link: int, _turn: Turn, now: Now) -> None:
+        """See `Feature`."""
+        self.waiting.expire(link, now.mono_ms)
+
     def on_serving_change(self, _before: Serving, serving: Serving, turn: Turn, _now: Now) -> None:
         """Refuse the waiting requests once this broker may not be read and written any more."""
         refusal = serving.refusal(Right.POP)

@@ -118,6 +118,11 @@ class WaitingRequests:
                 found.append(request)
         return found
 
+    def expire(self, link: int, now_ms: int) -> None:
+        """Have the requests of a connection be due now."""
+        for request in self._by_link.get(link, ()):
+            heappush(self._deadlines, (now_ms, next(self._number), request))
+
     def next_ms(self) -> int | None:
         """Return the earliest deadline, monotonic ms; perhaps of a request that waits no more. None: none."""
         return self._deadlines[0][0] if self._deadlines else None

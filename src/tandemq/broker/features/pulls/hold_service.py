@@ -125,6 +125,20 @@ class HeldPulls:
         """Return the pulls held for a connection."""
         return list(self._by_link.get(link, ()))
 
+    def expire(self, link: int, now_ms: int) -> None:
+        """Have the pulls held for a connection be due now."""
+        pulls = self._by_link.get(link)
+        if not pulls:
+            return
+        due = self._by_deadline.get(now_ms)
+        if due is None:
+            due = self._by_deadline[now_ms] = {}
+            heappush(self._deadlines, now_ms)
+        for pull in pulls:
+            self._by_deadline[pull.deadline_ms].pop(pull, None)
+            pull.deadline_ms = now_ms
+            due[pull] = None
+
     def release_some(self, limit: int) -> list[PullRequest]:
         """Release pulls of any queue, up to a limit, and return them."""
         pulls = list(islice(chain.from_iterable(self._by_link.values()), limit))

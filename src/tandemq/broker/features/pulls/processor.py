@@ -208,6 +208,10 @@ class PullPath(Feature, Pulls):
         for pull in waiting:
             pull.is_answered = True
 
+    def rights_changed(self, link: int, _turn: Turn, now: Now) -> None:
+        """See `Feature`."""
+        self.held.expire(link, now.mono_ms)
+
     # Requests.
 
     def take_frame(self, link: int, header: bytes, turn: Turn, now: Now) -> bool:
