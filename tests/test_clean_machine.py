@@ -11,9 +11,11 @@ from tools.clean_machine import (
     ROOT,
     Failure,
     check_machine,
+    copy_extra,
     copy_into,
     copy_project,
     named_paths,
+    of_suite,
     packages_of,
     passed_on,
 )
@@ -81,6 +83,34 @@ def test_files_that_git_lists_are_copied(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("GIT_WORKS_AT", str(source))
     assert copy_project(tmp_path / "target") == 1
     assert [path.name for path in (tmp_path / "target").rglob("*.*")] == ["new.py"]
+
+
+def test_list_of_package_sources_becomes_one_of_the_suite() -> None:
+    security = "Types: deb\nURIs: http://m.example/security\nSuites: bookworm-security\nComponents: main\n"
+    both = (
+        f"{security}\nTypes: deb\nURIs: http://m.example/debian\nSuites: bookworm bookworm-updates\nComponents: main\n"
+    )
+    assert of_suite(both, "bookworm") == both
+    assert of_suite(both, "forky") == "Types: deb\nURIs: http://m.example/debian\nSuites: forky\nComponents: main\n"
+    line = "# ours\ndeb [arch=amd64] http://m.example/debian bookworm main\n"
+    assert of_suite(line, "trixie").splitlines()[-1] == "deb [arch=amd64] http://m.example/debian trixie main"
+    with pytest.raises(Failure, match="names no mirror"):
+        of_suite(security, "forky")
+
+
+def test_ignored_files_are_copied_to_their_place_if_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "dist").mkdir(parents=True)
+    (source / "dist" / "a.whl").touch()
+    monkeypatch.setattr(clean_machine, "ROOT", source)
+    copy_extra(source / "dist", target)
+    copy_extra(source / "dist" / "a.whl", target)
+    assert [path.relative_to(target).as_posix() for path in target.rglob("*.whl")] == ["dist/a.whl"]
+    for wrong in (source / "none", tmp_path):
+        with pytest.raises(Failure, match="no such file or directory"):
+            copy_extra(wrong, target)
 
 
 def test_help_names_every_option_and_what_is_missing_is_an_error(

@@ -12,6 +12,7 @@ those by itself. The root is removed at the end. Needs the rights of root, and t
 import argparse
 import configparser
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -113,9 +114,39 @@ def copy_project(target: Path) -> int:
     return len(names)
 
 
-def make_root(root: Path, suite: str, sources: Path, packages: Sequence[str]) -> None:
+def copy_extra(path: Path, target: Path) -> None:
+    """Copy an ignored file or directory of the repository to its place in the copy."""
+    if not path.exists() or not path.resolve().is_relative_to(ROOT):
+        raise Failure(f"--with {path}: there is no such file or directory in {ROOT}")
+    place = target / path.resolve().relative_to(ROOT)
+    if path.is_dir():
+        shutil.copytree(path, place, dirs_exist_ok=True)
+    else:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place)
+
+
+def of_suite(sources: str, suite: str) -> str:
+    """Return a list of package sources, in either format of apt, for a suite.
+
+    A list that names the suite stays as it is; of others the first mirror is taken. Raises Failure if there is none.
+    """
+    suites = re.compile(r"^(Suites: *|deb +(?:\[[^]]*\] +)?\S+ +)(\S+)(.*)$", re.MULTILINE)
+    named = [word for entry in suites.finditer(sources) for word in f"{entry[2]} {entry[3]}".split()]
+    if suite in named:
+        return sources
+    for part in re.split(r"\n\s*\n|\n(?=deb )", sources):
+        entry = suites.search(part)
+        if entry is not None and "security" not in entry[2]:
+            rest = "" if entry[1].startswith("Suites") else entry[3]
+            return f"{part[: entry.start()]}{entry[1]}{suite}{rest}{part[entry.end() :].rstrip()}\n"
+    raise Failure("the list of package sources names no mirror of Debian; name one with --sources")
+
+
+def make_root(root: Path, suite: str, sources: Path, packages: Sequence[str], apt_options: Sequence[str]) -> None:
     """Make a minimal Debian with some packages."""
     command = ["mmdebstrap", "--quiet", "--variant=minbase", '--aptopt=APT::Install-Recommends "false"']
+    command += [f"--aptopt={option}" for option in apt_options]
     command += [f"--include={','.join(packages)}", suite, str(root), str(sources)]
     made = subprocess.run(command, check=False)
     if made.returncode != 0:
@@ -175,6 +206,20 @@ def options_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--sources", type=Path, help="sources.list or .sources file of apt; default: this machine's of Debian"
     )
+    parser.add_argument(
+        "--apt-option",
+        action="append",
+        default=[],
+        help="for apt; an old copy of testing needs 'Acquire::Check-Valid-Until \"false\"'; repeatable",
+    )
+    parser.add_argument(
+        "--with",
+        dest="paths",
+        action="append",
+        default=[],
+        type=Path,
+        help="an ignored file or directory of the repository to copy too, such as dist; repeatable",
+    )
     parser.add_argument("--package", action="append", default=[], help="one more package in the root; repeatable")
     parser.add_argument("--directory", type=Path, help="where the root is made; default: a temporary directory")
     parser.add_argument("--keep", action="store_true", help="do not remove the root; its path is printed")
@@ -200,10 +245,14 @@ def main(words: Sequence[str] | None = None) -> int:
             packages = [*packages_of("setup"), *options.package]
             tell(f"a root of Debian {options.suite} with {', '.join(packages)} is made in {base}")
             root = base / "root"
-            make_root(root, options.suite, sources, packages)
+            chosen = base / sources.name
+            chosen.write_text(of_suite(sources.read_text(encoding="utf-8"), options.suite), encoding="utf-8")
+            make_root(root, options.suite, chosen, packages, options.apt_option)
             environ = passed_on(os.environ)
             furnish(root, environ)
             tell(f"{copy_project(root / PROJECT)} files of {ROOT} are copied to /{PROJECT}")
+            for path in options.paths:
+                copy_extra(path, root / PROJECT)
             tell(f"{' '.join(options.command)}")
             is_cached = cache.is_dir() and not options.no_pip_cache
             status = run_in(root, options.command, environ, cache if is_cached else None)
