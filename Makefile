@@ -14,6 +14,7 @@ READY   := $(VENV)/.ready
 SPARK   := $(VENV)/.spark
 DOCS    := $(VENV)/.docs
 S3      := .venv-s3/.ready
+RELEASE := .venv-release/.ready
 ENGINE  := $(wildcard src/tandemq/engine/*.p[yx][xi] src/tandemq/engine/*.h)
 WHERE   ?= tests
 # Tests that need the packages of the extra `spark`.
@@ -33,7 +34,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all help setup setup-spark packages fmt check docs reference test test-python services mutations spark demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
+.PHONY: all help setup setup-spark packages fmt check docs reference test test-python services mutations spark demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel release release-check install-check arm source-date lock clean
 
 all: check test  ## check + test (the default)
 
@@ -72,6 +73,12 @@ $(SPARK): $(READY) requirements-spark.lock
 $(S3): requirements-s3.lock $(READY)
 	$(PY) -m venv --clear .venv-s3
 	.venv-s3/bin/python -m pip install --quiet --no-compile --require-hashes -r requirements-s3.lock
+	@touch $@
+
+# What checks the files of a release.
+$(RELEASE): requirements-release.lock $(READY)
+	$(PY) -m venv --clear .venv-release
+	.venv-release/bin/python -m pip install --quiet --no-compile --require-hashes -r requirements-release.lock
 	@touch $@
 
 # Only the site needs these.
@@ -181,6 +188,25 @@ wheel: $(READY)  ## the wheel, in dist/
 	rm -rf build/lib* build/bdist* build/temp*
 	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	rm -rf build/lib* build/bdist* build/temp*
+
+# Twice: the compiled wheel, too, has to have the same bytes.
+release: $(READY) $(RELEASE)  ## sdist, wheels, bill of materials, checksums in dist/, checked; engine=python, twice=1, tag=v1.2.3
+	$(PY) -m tools.release build $(if $(engine),--engine $(engine)) $(if $(twice),--twice)
+	$(PY) -m tools.release check $(if $(tag),--tag "$(tag)")
+
+release-check: $(READY) $(RELEASE)  ## the checks only, of what is in dist/, and the bill of materials and checksums
+	$(PY) -m tools.release check $(if $(tag),--tag "$(tag)")
+
+install-check:  ## install the files of dist/ in new environments with all extras, send and receive; extra=name: that one only
+	python=$$(PYTHON='$(PYTHON)' sh tools/find_python.sh) && "$$python" tools/try_install.py \
+		$(or $(extra:%=--extra %),--extra console --extra proxy --extra spark) \
+		$(or $(files),dist/tandemq-*-py3-none-any.whl dist/tandemq-*.tar.gz)
+
+arm: $(READY)  ## compile the engine for ARM64, and run its tests under qemu; root and some packages
+	$(PY) -m tools.arm64
+
+source-date:  ## print the variable that gives builds of this commit the same dates
+	@echo "SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct)"
 
 lock:  ## resolve the dependencies of pyproject.toml into the lock files
 	sh tools/lock.sh

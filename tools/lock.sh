@@ -1,6 +1,6 @@
 #!/bin/sh
-# Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock, -docs.lock, -console.lock, -s3.lock and
-# -grpc-client.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
+# Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock, -docs.lock, -console.lock, -s3.lock,
+# -grpc-client.lock and -release.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
 # the oldest supported Python: its set covers the newer ones.
 set -eu
 cd "$(dirname "$0")/.."
@@ -54,4 +54,11 @@ mv requirements-s3.lock.tmp requirements-s3.lock
         --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/grpc-client.in
 } >requirements-grpc-client.lock.tmp
 mv requirements-grpc-client.lock.tmp requirements-grpc-client.lock
+{
+    echo '# What `make release` checks its files with, in an environment of its own, .venv-release. Made by `make lock`; do not edit.'
+    printf 'cyclonedx-python-lib[json-validation]>=11\ntwine>=6\n' >.lock-venv/release.in
+    .lock-venv/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
+        --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/release.in
+} >requirements-release.lock.tmp
+mv requirements-release.lock.tmp requirements-release.lock
 rm -rf .lock-venv
