@@ -32,6 +32,17 @@ def steps_of(path: Path) -> list[str]:
     return found
 
 
+def jobs_of(workflow: str) -> dict[str, str]:
+    """Return the text of each job of a workflow, by name."""
+    parts = re.split(r"^  ([a-z-]+):\n", workflow.partition("\njobs:\n")[2], flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def needs_of(job: str) -> list[str]:
+    """Return the jobs that a job waits for."""
+    return re.findall(r"[a-z-]+", "".join(re.findall(r"^    needs: \[(.+)\]$", job, re.MULTILINE)))
+
+
 def targets_of(steps: list[str]) -> set[str]:
     return {step.split()[1] for step in steps if step.startswith("make ")}
 
@@ -40,11 +51,14 @@ def targets_of(steps: list[str]) -> set[str]:
 def test_workflow_runs_make_targets_that_exist_and_nothing_else(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert "\t" not in text
+    if "actions/setup-python" in text:
+        assert "\nenv:\n  PYTHON: python3" in text, f"{path.name}: tools/find_python.sh would find another Python"
     steps = steps_of(path)
     assert steps
     for step in steps:
         make, target, *_ = step.split()
-        assert step == INSTALL or (make, target in TARGETS) == ("make", True), f"{path.name}: {step}"
+        attached = path.name == "release.yml" and step.startswith("gh release create ")
+        assert step == INSTALL or attached or (make, target in TARGETS) == ("make", True), f"{path.name}: {step}"
     if targets_of(steps) & WITH_PACKAGES:
         assert INSTALL in steps, f"{path.name} does not install the packages that its targets need"
 
@@ -63,8 +77,38 @@ def test_workflow_runs_every_step_of_ci_run_and_a_release_waits_for_it() -> None
     assert local - {"setup", "setup-spark"} <= targets_of(steps)
     release = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
     (job,) = re.findall(r"^  (\w+):\n +uses: \./\.github/workflows/ci\.yml$", release, re.MULTILINE)
-    (needed,) = re.findall(r"^  publish:\n +needs: \[(.+)\]$", release, re.MULTILINE)
-    assert job in needed.split(", ")
+    assert job in needs_of(jobs_of(release)["publish"])
+
+
+def test_release_publishes_checked_files_with_provenance() -> None:
+    jobs = jobs_of((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
+    assert {"tests", "check", "install"} == set(needs_of(jobs["publish"]))
+    assert {"source", "wheels"} == set(needs_of(jobs["check"]))
+    assert needs_of(jobs["attach"]) == ["publish"]
+    checked = [step for name in ("source", "check") for step in re.findall(r"- run: (.+)", jobs[name])]
+    assert all(step.endswith(' tag="$GITHUB_REF_NAME"') for step in checked), "the tag and the version have to agree"
+    actions = re.findall(r"- uses: ([^@\n]+)@", jobs["publish"])
+    assert actions.index("actions/attest-build-provenance") < actions.index("pypa/gh-action-pypi-publish")
+    for job in ("publish", "attach"):
+        assert "name: facts" in jobs[job], f"{job} lacks the bill of materials and checksums"
+
+
+def test_jobs_with_a_right_to_write_run_no_code_of_the_repository() -> None:
+    writing = {}
+    for path in WORKFLOWS:
+        text = path.read_text(encoding="utf-8")
+        assert re.findall(r"^permissions:\n((?: +\S.*\n)+)", text, re.MULTILINE) == ["  contents: read\n"], path.name
+        for name, job in jobs_of(text).items():
+            if rights := re.findall(r"^      ([a-z-]+): write$", job, re.MULTILINE):
+                writing[path.name, name] = set(rights)
+                assert "actions/checkout" not in job, f"{path.name}: {name}"
+                assert "make" not in [step.split()[0] for step in re.findall(r"- run: (.+)", job)], (
+                    f"{path.name}: {name}"
+                )
+    assert writing == {
+        ("release.yml", "publish"): {"id-token", "attestations"},
+        ("release.yml", "attach"): {"contents"},
+    }
 
 
 def test_packages_are_listed_once_and_installed_from_the_list() -> None:
