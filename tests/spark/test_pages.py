@@ -39,8 +39,8 @@ from tests.spec import spec
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "pipeline.md"
 COMMANDS = {"pipeline": pipeline, "replay": replay, "collect": collect}
 JOBS = ("archive", "compact", "vacuum", "scrub", "audit", "rebuild", "stats", "report")
-ELSEWHERE = ["pip install 'tandemq[spark]'", "cd orders && SPARK_CONF_DIR=conf spark-pipelines run"]
-"""Commands tested elsewhere: on the wheel in tests/blackbox/test_wheel.py, and as the second run of the project."""
+ELSEWHERE = ["pip install '.[spark]'", "cd orders && SPARK_CONF_DIR=conf spark-pipelines run"]
+"""Commands tested elsewhere: by `make install-check`, and as the second run of the project."""
 
 
 def blocks(kind: str) -> list[str]:
