@@ -6,6 +6,7 @@ Source: docs/reference/requests.md, "runtime figures"; RocketMQ StoreStatsServic
 
 from operator import add
 
+from tandemq import __version__
 from tandemq.boundary import DiskUsage, Now
 from tandemq.broker.features.statistics.stats import Rates, Stats
 from tandemq.broker.kernel.connection import Link
@@ -69,6 +70,7 @@ class RuntimeInfoProcessor(Feature):
             "brokerActive": str(self._turn.serving.is_master).lower(),
             "brokerVersion": str(VERSION_SPOKEN),
             "brokerVersionDesc": VERSION_NAME,
+            "tandemqVersion": __version__,
             "startAcceptSendRequestTimeStamp": "0",
         }
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tandemq import __version__
 from tandemq.boundary import DiskUsage, LinkKind, Now
 from tandemq.broker.features.statistics.runtime_info import bytes_text, capacity_text, distribution, runtime_text
 from tandemq.broker.kernel.context import Machine
@@ -45,7 +46,7 @@ def test_every_key_that_tools_require_is_present_in_their_format(tmp_path: Path)
         assert re.fullmatch(r"-?\d+(\.\d+)?", table[name]), name
     for name in ("putTps", "getFoundTps", "getMissTps", "getTotalTps", "getTransferedTps", "getTransferredTps"):
         assert THREE.fullmatch(table[name]), name
-    assert table["brokerVersionDesc"] == "V4_9_8"
+    assert table["brokerVersionDesc"] == "V4_9_8" and table["tandemqVersion"] == __version__
     assert table["brokerVersion"] == "409"
     assert table["scheduleMessageOffset_3"] == "0,1"
     assert table["putMessageDistributeTime"] == "null"
