@@ -3,7 +3,7 @@
 Source: docs/reference/requests.md, "administration"; RocketMQ DefaultMQAdminExt.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tandemq.client.admin.cluster import cluster_info, numbers, queue_table
@@ -85,6 +85,35 @@ def all_progress(routes: Routes) -> Steps[dict[str, dict[MessageQueue, ConsumePr
                             *numbers(item, "brokerOffset", "consumerOffset", "lastTimestamp")
                         )
     return dict(sorted(found.items()))
+
+
+def message_counts(routes: Routes, topics: Mapping[str, Collection[str]]) -> Steps[dict[str, int]]:
+    """Return the number of stored messages of topics, all asked for at once.
+
+    Args:
+        topics: names of brokers by topic. A topic of which one does not report is left out.
+
+    Raises:
+        NetworkError: no name server responds.
+    """
+    info = yield from cluster_info(routes)
+    masters = {name: group.members[min(group.members)] for name, group in info.brokers.items() if group.members}
+    asked = [(topic, masters[name]) for topic, names in topics.items() for name in names if name in masters]
+    answers = yield from ask_all(
+        [
+            Invoke(address, request(RequestCode.GET_TOPIC_STATS_INFO, topic=topic), TABLE_TIMEOUT_MS)
+            for topic, address in asked
+        ]
+    )
+    found: dict[str, int] = {}
+    unknown: set[str] = set()
+    for (topic, _), answer in zip(asked, map(_object, answers), strict=True):
+        if isinstance(answer, TandemError):
+            unknown.add(topic)
+            continue
+        bounds = [numbers(item, "minOffset", "maxOffset") for item in queue_table(answer, "offsetTable").values()]
+        found[topic] = found.get(topic, 0) + sum(end - first for first, end in bounds)
+    return {topic: count for topic, count in found.items() if topic not in unknown}
 
 
 def order(address: str, code: RequestCode, fields: dict[str, str], timeout_ms: int) -> Steps[str]:

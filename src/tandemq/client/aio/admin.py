@@ -5,7 +5,7 @@ async with Admin("127.0.0.1:9876") as admin:
     for queue, progress in (await admin.progress("billing")).items(): …
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -185,6 +185,14 @@ class Admin(AsyncClient[Routes]):
             NoRoute: no name server knows the topic.
         """
         return await self._run(administration.topic_stats(self._routes, topic))
+
+    async def message_counts(self, topics: Mapping[str, Collection[str]]) -> dict[str, int]:
+        """Return the number of stored messages of topics, all asked for at once.
+
+        Args:
+            topics: names of brokers by topic. A topic of which one does not report is left out.
+        """
+        return await self._run(overview.message_counts(self._routes, topics))
 
     async def topic_groups(self, topic: str) -> list[str]:
         """Return the groups that consume a topic or have consumed it, sorted.

@@ -43,6 +43,15 @@ async def test_topics_are_created_described_and_deleted(tandemq_broker: LocalClu
             await admin.topic_route("T")
 
 
+async def test_messages_of_several_topics_are_counted_at_once(tandemq_broker: LocalCluster) -> None:
+    async with Admin(tandemq_broker.name_servers) as admin:
+        for topic, count in (("T", 5), ("U", 2)):
+            await admin.create_topic(topic, queues=3)
+            await send(tandemq_broker, count, topic)
+        wanted = {"T": ["broker-a"], "U": ["broker-a"], "V": ["broker-a"], "W": ["elsewhere"]}
+        assert await admin.message_counts(wanted) == {"T": 5, "U": 2}
+
+
 async def test_invalid_names_are_refused_before_anything_is_sent(tandemq_broker: LocalCluster) -> None:
     async with Admin(tandemq_broker.name_servers) as admin:
         with pytest.raises(LocalError):
