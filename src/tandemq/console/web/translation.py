@@ -28,7 +28,7 @@ def catalogue(language: str) -> dict[str, str]:
     return dict(json.loads(file.read_text(encoding="utf-8"))) if language != "en" else {}
 
 
-def translate(language: str, text: str, **values: object) -> str:
+def translate(language: str, text: str, /, **values: object) -> str:
     """Return a text in a language, with its placeholders filled; in English if there is no translation."""
     found = catalogue(language).get(text, text) if language in LANGUAGES else text
     return found.format(**values) if values else found
