@@ -4,6 +4,7 @@ Two groups elect their masters. A shop sends orders; one consumer group keeps up
 message to its dead letters. Data are in build/console and kept.
 """
 
+import asyncio
 import contextlib
 import json
 import signal
@@ -11,6 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
+from tandemq.client.aio.admin import Admin
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
@@ -19,8 +21,15 @@ from tandemq.run.children import ChildCluster, console_child
 
 DIRECTORY = Path("build/console")
 TOPIC = "Orders"
+QUEUES = 4
 PAUSE_S = 0.05
 """Between two orders."""
+
+
+async def create_topic(name_servers: str) -> None:
+    """Create the topic on both groups: the first send would create it on one of them only."""
+    async with Admin(name_servers) as admin:
+        await admin.create_topic(TOPIC, queues=QUEUES)
 
 
 def produce(name_servers: str, ended: threading.Event) -> None:
@@ -57,8 +66,7 @@ def main() -> int:
         console = console_child(cluster, 0)
         console.start()
         servers = cluster.name_servers
-        with BlockingProducer(servers, group="shop") as producer:  # creates the topic
-            producer.send(Message(TOPIC, b'{"order": 0}', tags="paid"))
+        asyncio.run(create_topic(servers))
         threads = [
             threading.Thread(target=produce, args=(servers, ended)),
             *(

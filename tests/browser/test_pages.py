@@ -3,6 +3,7 @@ whatever a message contains.
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -21,10 +22,12 @@ ATTACK = "<script>window.attacked=1</script><img src=x onerror='window.attacked=
 FOR_ALL = (
     "/",
     "/topics",
+    "/topics?all=1",
     "/topics/Orders",
     "/consumers",
     "/consumers/billing",
     "/consumers/billing/dead",
+    "/limits",
     "/messages",
     "/messages?search=1&by=key&topic=Orders&key=order-1",
     "/groups",
@@ -256,6 +259,88 @@ def test_pages_fit_a_telephone(new_visitor: NewVisitor, sent: SendResult) -> Non
     for path in (*FOR_ALL, *FOR_OPERATORS, *FOR_ADMINS, message_path(sent), f"{message_path(sent)}/trace"):
         page.goto(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+
+
+BROKEN_WORDS = """() => {
+    const found = [], range = document.createRange();
+    const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    for (let node = nodes.nextNode(); node; node = nodes.nextNode()) {
+        for (const word of node.data.matchAll(/[A-Za-z0-9]{2,30}/g)) {
+            range.setStart(node, word.index);
+            range.setEnd(node, word.index + word[0].length);
+            const lines = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
+            if (lines.size > 1) found.push(word[0]);
+        }
+    }
+    return found;
+}"""
+"""Words that are on two lines."""
+
+
+def test_no_word_is_broken_on_a_telephone(new_visitor: NewVisitor, sent: SendResult) -> None:
+    page = new_visitor(viewport={"width": 390, "height": 800}).log_in("ada")
+    for path in (*FOR_ALL, *FOR_OPERATORS, *FOR_ADMINS):
+        page.goto(path)
+        assert page.evaluate(BROKEN_WORDS) == [], path
+
+
+def test_limit_is_set_changed_and_deleted_without_scripts(new_visitor: NewVisitor, sent: SendResult) -> None:
+    """Only the fields that the chosen kind has are shown."""
+    visitor = new_visitor(java_script_enabled=False)
+    page = visitor.log_in("ada")
+    page.get_by_role("navigation").get_by_role("link", name="Limits").click()
+    expect(page.get_by_text("There are no limits.")).to_be_visible()
+    for kind, connections, in_flight in (("user", True, False), ("group", False, True), ("topic", False, False)):
+        page.get_by_label("Of", exact=True).select_option(kind)
+        expect(page.get_by_label("Connections")).to_be_visible(visible=connections)
+        expect(page.get_by_label("In flight")).to_be_visible(visible=in_flight)
+        expect(page.get_by_role("checkbox")).to_be_visible(visible=kind != "group")
+    page.get_by_label("Name").fill("Orders")
+    page.get_by_label("Messages/s").fill("2000")
+    page.get_by_role("checkbox").check()
+    page.get_by_role("button", name="Save").click()
+    row = page.get_by_role("row").filter(has_text="Orders")
+    expect(row).to_contain_text("2,000")
+    expect(row).to_contain_text("waits, then refused")
+    visitor.picture("limits")
+    page.get_by_role("link", name="Change the limit of topic Orders").click()
+    expect(page.get_by_label("Messages/s")).to_have_value("2000")
+    page.get_by_role("button", name="Delete the limit of topic Orders").click()
+    expect(page.get_by_text("There are no limits.")).to_be_visible()
+
+
+def test_fields_of_a_search_depend_on_its_kind(new_visitor: NewVisitor, sent: SendResult) -> None:
+    page = new_visitor(java_script_enabled=False).log_in("vera")
+    page.goto("/messages")
+    assert page.locator("#topics option").evaluate_all("all => all.map(one => one.value)") == ["Orders"]
+    labels = ("Topic", "Key or id", "Broker group", "Queue", "Offset", "From", "Until")
+    for by, shown in (
+        ("key", ("Topic", "Key or id", "From", "Until")),
+        ("id", ("Key or id",)),
+        ("offset", ("Topic", "Broker group", "Queue", "Offset")),
+        ("time", ("Topic", "From", "Until")),
+    ):
+        page.get_by_label("By", exact=True).select_option(by)
+        assert tuple(label for label in labels if page.get_by_label(label, exact=True).is_visible()) == shown, by
+
+
+def test_charts_have_axes_and_a_table(new_visitor: NewVisitor, sent: SendResult) -> None:
+    visitor = new_visitor()
+    page = visitor.log_in("vera")
+    for path in ("/consumers/billing", "/topics/Orders", "/"):
+        page.goto(path)
+        deadline = time.monotonic() + 60
+        while not page.get_by_role("img", name="Messages per second").count():
+            assert time.monotonic() < deadline, "the console has taken no second sample"
+            page.reload()
+        chart = page.get_by_role("img", name="Messages per second")
+        expect(chart).to_be_visible()
+        assert chart.locator("text").count() >= 4, path
+        page.get_by_text("As a table").last.click()
+        expect(page.get_by_role("columnheader", name="per second").first).to_be_visible()
+        assert _findings(page) == [], path
+    page.goto("/topics/Orders")
+    visitor.picture("topic-charts")
 
 
 def test_keyboard_is_enough(new_visitor: NewVisitor) -> None:

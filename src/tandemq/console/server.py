@@ -17,8 +17,8 @@ import uvicorn
 
 from tandemq.client.aio.admin import Admin
 from tandemq.console.app import build_app
+from tandemq.console.cluster.history import sampling_pauses
 from tandemq.console.cluster.tables_thread import TablesThread
-from tandemq.console.cluster.topics_and_groups import SAMPLE_S
 from tandemq.console.connections import (
     BACKLOG,
     BoundedProtocol,
@@ -36,6 +36,8 @@ from tandemq.real.network.listening import ALL_INTERFACES, bind
 log = logging.getLogger(__name__)
 SETUP_MS = 15 * 60_000
 STOP_S = 3.0
+SAMPLE_FIRST_S, SAMPLE_LAST_S = 5.0, 60.0
+"""Pauses between samples for the charts: the first one, and those from the tenth minute on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,13 @@ async def open_console(settings: ConsoleSettings, database: GroupDatabase, name_
 
 
 async def _sample(console: Console) -> None:
-    """Record the lag of all groups once a minute."""
-    while True:
+    """Record rates and lag for the charts."""
+    for pause_s in sampling_pauses(SAMPLE_FIRST_S, SAMPLE_LAST_S):
         try:
-            await console.tables.sample()
+            await console.sample()
         except TandemError as error:
-            log.info("console: the lag of groups is unknown now: %s", error)
-        await asyncio.sleep(SAMPLE_S)
+            log.info("console: rates and lag are unknown now: %s", error)
+        await asyncio.sleep(pause_s)
 
 
 def listen(address: ListenAddress) -> list[Listener]:

@@ -17,6 +17,7 @@ from tandemq.console.access.accounts import Accounts
 from tandemq.console.access.rate_limit import RateLimit
 from tandemq.console.access.throttle import LoginThrottle
 from tandemq.console.access.tokens import ApiTokens
+from tandemq.console.cluster.history import Point
 from tandemq.console.cluster.messages import MessageFinder
 from tandemq.console.cluster.tables_thread import TableSource
 from tandemq.console.cluster.topics_and_groups import ClusterTables
@@ -139,6 +140,16 @@ class Console:
             await producer.start()
             self._producer = producer
         return self._producer
+
+    async def sample(self) -> None:
+        """Record rates and lag of the cluster, and of all topics and groups."""
+        await self.tables.sample()
+        lag = sum(row.lag for row in await self.tables.groups())
+        await self.watch.fresh()  # the state too, so that no page shows one that is as old as the last sample
+        view = await self.watch.fresh(figures=True)
+        rates = view.rates
+        if rates is not None:
+            self.tables.history.record_cluster(Point(view.at_ms, lag, rates.received_minute, rates.delivered_minute))
 
     async def close(self) -> None:
         """End streams and close connections; the database stays open."""

@@ -1,12 +1,13 @@
 """A cluster in memory, in place of the administration client and the producer."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tandemq.client.admin.cluster import ClusterInfo, QueueStats
 from tandemq.client.admin.groups import ConsumeProgress, GroupConnections, ResetTarget
 from tandemq.client.admin.queries import LocatedMessage
+from tandemq.client.admin.quotas import Exceeded
 from tandemq.client.admin.traces import FoundTraces, MessageTrace
 from tandemq.client.consumer.offsets.lookup import QueueBounds
 from tandemq.client.core.routes import BrokerGroup, QueueData, TopicRoute
@@ -21,6 +22,7 @@ from tandemq.model.message import (
     SendStatus,
     StoredMessage,
 )
+from tandemq.model.quota import Quota
 from tandemq.model.topic import TRACE_TOPIC, TopicConfig
 
 CLUSTER = "DefaultCluster"
@@ -100,6 +102,8 @@ class FakeAdmin:
     retries: int = 16
     traces: list[MessageTrace] = field(default_factory=list)
     unreadable: int = 0
+    limits: dict[tuple[str, str], Quota] = field(default_factory=dict)
+    exceeded: dict[tuple[str, str], Exceeded] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.answers = self.answers or {MASTER: failover(0), SLAVE: failover(1)}
@@ -133,6 +137,22 @@ class FakeAdmin:
     async def all_progress(self) -> dict[str, dict[MessageQueue, ConsumeProgress]]:
         self.calls.append(("all_progress",))
         return self.groups_progress
+
+    async def message_counts(self, topics: Mapping[str, Collection[str]]) -> dict[str, int]:
+        self.calls.append(("message_counts", *topics))
+        return {topic: sum(one.topic == topic for one in self.messages) for topic in topics}
+
+    async def quotas(self) -> list[tuple[Quota, Exceeded]]:
+        if self.refusal is not None:
+            raise self.refusal
+        return [(quota, self.exceeded.get(key, Exceeded(*key))) for key, quota in sorted(self.limits.items())]
+
+    async def set_quotas(self, quotas: Sequence[Quota]) -> None:
+        self._change("set_quotas", *quotas)
+        for quota in quotas:
+            self.limits.pop(quota.key, None)
+            if not quota.is_unlimited:
+                self.limits[quota.key] = quota
 
     async def topic_route(self, topic: str) -> TopicRoute:
         configs = self.configs.get(topic)

@@ -47,21 +47,26 @@ def cluster() -> FakeAdmin:
 
 def dead(offset: int) -> Any:
     properties = {"UNIQ_KEY": f"D{offset}", "RETRY_TOPIC": "Orders", "RECONSUME_TIME": "16", "x": "y"}
-    return stored("%DLQ%billing", offset, properties=properties)
+    return stored("%DLQ%billing", offset, properties=properties, reconsume_times=16)
 
 
 # Topics.
 
 
-def test_topics_are_listed_in_parts_by_name_and_kind(browser_of: BrowserOf, cluster: FakeAdmin) -> None:
+def test_topics_of_users_come_first_and_others_are_behind_a_switch(browser_of: BrowserOf, cluster: FakeAdmin) -> None:
+    """The broker's own topics are known by the names of brokers and clusters."""
+    cluster.configs |= {"broker-a": {"broker-a": TopicConfig("broker-a")}}
     cluster.configs |= {f"T{n:04}": {"broker-a": TopicConfig(f"T{n:04}")} for n in range(1_000)}
     browser = browser_of("viewer")
     page = browser.get("/topics").text
-    assert "1 to 100 of 1002" in page and page.count("<tr>") == 101
-    assert "1001 to 1002 of 1002" in browser.get("/topics?at=1000").text
+    assert "1 to 100 of 1001" in page and page.count("<tr>") == 101 and "%DLQ%" not in page
+    assert "2 topics for retries, dead letters and the system are not shown." in page
+    assert "1001 to 1001 of 1001" in browser.get("/topics?at=1000").text
     assert "1 to 1 of 1" in browser.get("/topics?q=t0042").text
-    assert "%DLQ%billing" in browser.get("/topics?kind=dead+letters").text
-    assert "%2525" not in page and "/topics/%25DLQ%25billing" in page
+    everything = browser.get("/topics?all=1&at=950").text
+    assert everything.index("T0999") < everything.index("%DLQ%billing") < everything.index(">broker-a</a>")
+    assert "%2525" not in everything and "/topics/%25DLQ%25billing" in everything
+    assert "all=1&amp;at=850" in everything, "the other parts show all too"
     assert [call for call in cluster.calls if call[0] == "topic_configs"] == [("topic_configs",)], "fetched once"
 
 
@@ -96,7 +101,7 @@ def test_wrong_topics_are_refused_beside_the_form(browser_of: BrowserOf, cluster
 
 def test_topic_shows_queues_groups_and_newest_messages(browser_of: BrowserOf) -> None:
     page = browser_of("viewer").get("/topics/Orders").text
-    assert "broker-a/0" in page and "billing" in page and "3 messages behind" in page
+    assert "broker-a/0" in page and re.search(r">billing</a></th><td class=\"number\">3</td>", page)
     assert page.index("broker-a/0@4") < page.index("broker-a/0@0"), "newest first"
     assert browser_of("viewer").get("/topics/Nothing").status_code == 404
 
@@ -131,6 +136,17 @@ def test_groups_are_listed_by_lag_with_one_request(browser_of: BrowserOf, cluste
     assert [call for call in cluster.calls if call[0] == "all_progress"] == [("all_progress",)]
 
 
+def test_list_of_groups_has_dead_letters_and_retries(browser_of: BrowserOf, cluster: FakeAdmin) -> None:
+    """Only groups on the page that have such a topic are asked for, at once, and not again within seconds."""
+    browser = browser_of("viewer")
+    for _ in range(2):
+        page = browser.get("/consumers").text
+        assert '<a href="/consumers/billing/dead">3</a></td><td class="number">16</td>' in page
+    assert [call for call in cluster.calls if call[0] == "message_counts"] == [("message_counts", "%DLQ%billing")]
+    assert "Dead letters (3)" in browser.get("/consumers/billing").text
+    assert "Dead letters (0)" in browser.get("/consumers/idle").text
+
+
 def test_list_is_shown_at_once_while_the_next_one_is_fetched(
     cluster: FakeAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,10 +170,16 @@ def test_list_is_shown_at_once_while_the_next_one_is_fetched(
 
 def test_group_shows_queues_and_chart(browser_of: BrowserOf, console: Console) -> None:
     browser = browser_of("viewer")
-    for _ in range(3):
-        browser.client.portal.call(console.tables.sample)  # type: ignore[union-attr]
+    assert "Not known yet" in browser.get("/consumers/billing").text
+    for minute in range(3):
+        progress = {"billing": {QUEUE: ConsumeProgress(60 * minute + 5, 30 * minute + 2, 1)}}
+        console.tables.history.record(1_700_000_000_000 + 60_000 * minute, progress, {})
     page = browser.get("/consumers/billing").text
-    assert "<polyline" in page and "No client is online." in page
+    assert page.count('<svg class="chart" role="img"') == 2 and "No client is online." in page
+    assert "sent to its topics: 1 – 1; consumed: 0.5 – 0.5" in page, "described without the picture"
+    assert '<th scope="row">2023-11-14 22:15:20.000 UTC</th><td class="number">1.0</td>' in page, "and as a table"
+    assert "delivered again up to 16 times" in page
+    assert "<polyline" in browser.get("/consumers").text
     assert "has committed no offset" in browser.get("/consumers/idle").text
     assert browser.get("/consumers/nothing").status_code == 404
 
@@ -222,6 +244,15 @@ def test_chosen_dead_letters_go_to_the_retry_topic(browser_of: BrowserOf, produc
     assert producer.sent[0].properties == {"RETRY_TOPIC": "Orders", "x": "y", RESENT_FROM: "D0"}
     (entry,) = audit()
     assert entry.before == '["broker-a/0@0", "broker-a/0@2"]' and entry.outcome == "done"
+
+
+def test_all_dead_letters_of_a_page_are_chosen_by_a_link(browser_of: BrowserOf) -> None:
+    browser = browser_of("operator")
+    page = browser.get("/consumers/billing/dead").text
+    assert "Choose all 3" in page and " checked" not in page and "3 in all." in page
+    assert '<td class="number">16</td>' in page, "retries of the letter"
+    page = browser.get("/consumers/billing/dead?choose=all").text
+    assert page.count(" checked") == 3 and "Choose none" in page
 
 
 def test_all_dead_letters_are_sent_after_the_name_was_typed(browser_of: BrowserOf, producer: FakeProducer) -> None:
@@ -290,7 +321,7 @@ def test_configuration_is_shown_with_its_difference_then_saved(
     page = browser.get("/groups/broker-a/edit").text
     assert 'name="revision" value="1"' in page
     page = browser.post("/groups", fields(GOOD, revision="1", step="preview")).text
-    assert "<del>" in page and "<ins>" in page and "1: slave, READ" in page
+    assert "<del>" in page and "<ins>" in page and "1: replica, read, weight" in page
     assert database.group(CLUSTER, "broker-a").config == CONFIG  # type: ignore[union-attr]
     assert browser.post("/groups", fields(GOOD, revision="1", step="save")).status_code == 303
     found = database.group(CLUSTER, "broker-a")
@@ -307,7 +338,7 @@ def test_operator_who_saves_second_sees_both_versions(browser_of: BrowserOf, dat
     other = [(0, "master", "FULL"), (1, "slave", "NONE")]
     response = second.post("/groups", fields(other, revision="1", step="save"))
     assert response.status_code == 409
-    assert "1: slave, READ" in response.text and "1: slave, NONE" in response.text
+    assert "1: replica, read, weight" in response.text and "1: replica, none, weight" in response.text
     assert database.group(CLUSTER, "broker-a").revision == 2  # type: ignore[union-attr]
     revision = re.search(r'name="revision" value="(\d+)"', response.text)
     assert revision is not None and revision[1] == "2"
@@ -319,7 +350,7 @@ def test_refusals_stand_beside_their_lines(browser_of: BrowserOf, database: Grou
     response = browser_of("admin").post("/groups", wrong)
     assert response.status_code == 400
     for number in (0, 1):
-        assert re.search(rf'<td id="e-{number}"><p class="error">broker {number} is a ', response.text)
+        assert re.search(rf'<td class="text" id="e-{number}"><p class="error">broker {number} is a ', response.text)
     assert database.group(CLUSTER, "broker-a") is None
 
 

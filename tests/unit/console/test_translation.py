@@ -9,11 +9,13 @@ import pytest
 
 from tandemq.client.admin.traces import TraceEvent
 from tandemq.console.access.accounts import ROLES
+from tandemq.console.cluster.failovers import PERMITTED
 from tandemq.console.cluster.picture import BAD, OK, WARNING
 from tandemq.console.cluster.topics_and_groups import kind_of
+from tandemq.console.web import words
 from tandemq.console.web.render import STATIC
 from tandemq.console.web.translation import LANGUAGES, Phrase, catalogue, preferred, say, translate
-from tandemq.coordination.registry.records import Role
+from tandemq.model.quota import GROUP, TOPIC, USER
 from tests.unit.console.conftest import Browser
 
 SOURCE = STATIC.parent
@@ -21,7 +23,13 @@ OTHERS = sorted(set(LANGUAGES) - {"en"})
 VALUES = {
     *(OK, WARNING, BAD),
     *ROLES,
-    *(role.value for role in Role),
+    *PERMITTED.values(),
+    *(
+        word
+        for table in (words.ROLES, words.MODES, words.BROKER_PERMISSIONS, words.STAGES, words.CODES)
+        for word in table.values()
+    ),
+    *(USER, TOPIC, GROUP),
     *(event.value for event in TraceEvent),
     *("scrub", "audit"),
     *map(kind_of, ("T", "%RETRY%g", "%DLQ%g", "TBW102")),

@@ -230,7 +230,12 @@ class ConsumerState(Output, frozen=True, kw_only=True):
     name: str
     lag: int
     progress: list[QueueProgress]
-    lag_samples: Annotated[list[int], Meta(description="Lag of the last hour, one value per minute, oldest first.")]
+    lag_samples: Annotated[
+        list[int],
+        Meta(
+            description="Lag of the last hour, oldest first: one per minute, more in the console's first ten minutes."
+        ),
+    ]
     clients: list[ClientState]
     subscriptions: dict[str, str]
 

@@ -30,6 +30,16 @@ class BrokerAnswers:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberRates:
+    """Messages per second that a member received from producers and delivered to consumers, of 10 s and of a minute."""
+
+    puts: float
+    gets: float
+    puts_minute: float
+    gets_minute: float
+
+
+@dataclass(frozen=True, slots=True)
 class MemberView:
     """A member of a group, as shown."""
 
@@ -46,9 +56,7 @@ class MemberView:
     lag_bytes: int | None = None
     lag_ms: int | None = None
     log_end: int | None = None
-    puts: float | None = None
-    """Messages per second that were sent to it."""
-    gets: float | None = None
+    rates: MemberRates | None = None
     disk: float | None = None
     """Used part of its device, 0 to 1."""
     version: str = ""
@@ -167,10 +175,33 @@ def _member(answer: BrokerAnswers, master: BrokerAnswers | None, failover: Mappi
         lag_bytes=None if is_master or not answer.answers else lag_bytes,
         lag_ms=None if is_master or not answer.answers else lag_ms,
         log_end=int(end) if end and end.isdecimal() else None,
-        puts=_rate(answer.figures.get("putTps")),
-        gets=_rate(answer.figures.get("getTransferredTps") or answer.figures.get("getTransferedTps")),
-        disk=_rate(answer.figures.get("commitLogDiskRatio")),
-        version=answer.figures.get("brokerVersionDesc", ""),
+        rates=_rates(answer.figures),
+        disk=_number(answer.figures.get("commitLogDiskRatio")),
+        version=_version(answer.figures),
+    )
+
+
+def _version(figures: Mapping[str, str]) -> str:
+    """Return the version of a broker: TandemQ's own, or that of RocketMQ; "V4_9_8" is 4.9.8."""
+    if own := figures.get("tandemqVersion"):
+        return f"TandemQ {own}"
+    text = figures.get("brokerVersionDesc", "").removeprefix("V").replace("_", ".")
+    return f"RocketMQ {text}" if text else ""
+
+
+def _rates(figures: Mapping[str, str]) -> MemberRates | None:
+    puts = figures.get("putTps")
+    gets = figures.get("getTransferredTps") or figures.get("getTransferedTps")
+    received, delivered = _number(puts), _number(gets)
+    if received is None and delivered is None:
+        return None
+    received, delivered = received or 0.0, delivered or 0.0
+    minutes = _number(puts, 1), _number(gets, 1)
+    return MemberRates(
+        received,
+        delivered,
+        received if minutes[0] is None else minutes[0],
+        delivered if minutes[1] is None else minutes[1],
     )
 
 
@@ -182,9 +213,10 @@ def _link_to(answer: BrokerAnswers, replication: Mapping[str, Any]) -> Mapping[s
     return dict(links[0]) if len(links) == 1 and int(links[0].get("brokerId", -1)) < 0 else None
 
 
-def _rate(text: str | None) -> float | None:
+def _number(text: str | None, position: int = 0) -> float | None:
+    """Return a number of a text such as "12.5 3.0 1.0", as brokers report rates: of 10 s, 1 and 10 minutes."""
     try:
-        return float((text or "").split()[0])
+        return float((text or "").split()[position])
     except (IndexError, ValueError):
         return None
 

@@ -4,12 +4,14 @@ Decoding the progress of thousands of groups takes a second of CPU time; pages a
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from tandemq.client.admin.cluster import ClusterInfo, QueueStats
 from tandemq.client.admin.groups import ConsumeProgress
 from tandemq.client.aio.admin import Admin
 from tandemq.client.aio.loop_thread import LoopThread
+from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import TopicConfig
 
@@ -28,6 +30,18 @@ class TableSource(Protocol):
     async def all_progress(self) -> ProgressTable:
         """Return the progress of all groups."""
 
+    async def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
+        """Return the configurations of all groups."""
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return the registered brokers."""
+
+    async def topic_stats(self, topic: str) -> Mapping[MessageQueue, QueueStats]:
+        """Return the offsets of a topic's queues."""
+
+    async def message_counts(self, topics: Mapping[str, Collection[str]]) -> Mapping[str, int]:
+        """Return the number of stored messages of topics; names of brokers by topic."""
+
 
 class TablesThread:
     """The client and its thread."""
@@ -45,6 +59,22 @@ class TablesThread:
     async def all_progress(self) -> ProgressTable:
         """Return the progress of all groups; see `Admin.all_progress`."""
         return await asyncio.wrap_future(self._thread.begin(self._admin.all_progress()))
+
+    async def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
+        """Return the configurations of all groups; see `Admin.groups`."""
+        return await asyncio.wrap_future(self._thread.begin(self._admin.groups()))
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return the registered brokers; see `Admin.cluster_info`."""
+        return await asyncio.wrap_future(self._thread.begin(self._admin.cluster_info()))
+
+    async def topic_stats(self, topic: str) -> Mapping[MessageQueue, QueueStats]:
+        """Return the offsets of a topic's queues; see `Admin.topic_stats`."""
+        return await asyncio.wrap_future(self._thread.begin(self._admin.topic_stats(topic)))
+
+    async def message_counts(self, topics: Mapping[str, Collection[str]]) -> Mapping[str, int]:
+        """Return the number of stored messages of topics; see `Admin.message_counts`."""
+        return await asyncio.wrap_future(self._thread.begin(self._admin.message_counts(topics)))
 
     def close(self) -> None:
         """Close the client and end the thread."""

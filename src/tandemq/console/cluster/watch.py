@@ -2,7 +2,7 @@
 
 While a page is open somewhere, each broker gets one request per tick: its failover status, or, every `FIGURES_EVERY`th
 tick, its runtime figures; brokers of groups without a registry get the replication status in every second other tick.
-The number of viewers does not matter. While no page is open, no broker is asked.
+The number of viewers does not matter. While no page is open, a broker is asked for both once a minute, for the charts.
 
 A broker that no longer answers stays in the picture, as long as it is registered or configured, and for `REMEMBER_MS`.
 """
@@ -16,7 +16,8 @@ from typing import Any
 
 from tandemq.client.admin.cluster import ClusterInfo
 from tandemq.client.aio.admin import Admin
-from tandemq.console.cluster.picture import BAD, OK, BrokerAnswers, GroupView, groups_of
+from tandemq.console.cluster.failovers import Failover, last_failover
+from tandemq.console.cluster.picture import BAD, OK, BrokerAnswers, GroupView, MemberView, groups_of
 from tandemq.console.web.translation import Phrase
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode
@@ -26,7 +27,19 @@ FIGURES_EVERY = 5
 TIMEOUT_MS = 1_500
 """A broker that has not answered after this time counts as one that does not answer."""
 REMEMBER_MS = 600_000
+LOST_MAX = 1_000
+"""Maximum number of members whose last answer before an outage is remembered."""
 FRESH_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRates:
+    """Messages per second: of the last ten seconds, and of the last minute."""
+
+    received: float
+    delivered: float
+    received_minute: float
+    delivered_minute: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,8 @@ class ClusterView:
     groups: tuple[GroupView, ...] = ()
     error: str = ""
     """Why nothing is known: no name server answers."""
+    failover: Failover | None = None
+    """The last change of a master in any group."""
 
     @property
     def level(self) -> str:
@@ -67,6 +82,38 @@ class ClusterView:
         if len(self.groups) == 1:
             return [Phrase("1 group, all in sync")]
         return [Phrase("{count} groups, all in sync", {"count": len(self.groups)})]
+
+    @property
+    def members(self) -> list[MemberView]:
+        """All members of all groups."""
+        return [member for group in self.groups for member in group.members]
+
+    @property
+    def rates(self) -> ClusterRates | None:
+        """What masters receive from producers and all members deliver to consumers; None: no broker has reported it."""
+        known = [member for member in self.members if member.answers and member.rates is not None]
+        if not known:
+            return None
+        received = [member.rates for member in known if member.is_master and member.rates is not None]
+        delivered = [member.rates for member in known if member.rates is not None]
+        return ClusterRates(
+            sum(rates.puts for rates in received),
+            sum(rates.gets for rates in delivered),
+            sum(rates.puts_minute for rates in received),
+            sum(rates.gets_minute for rates in delivered),
+        )
+
+    @property
+    def fullest(self) -> tuple[GroupView, MemberView] | None:
+        """The member whose disk is used most; None: no broker has reported it."""
+        known = [(group, member) for group in self.groups for member in group.members if member.disk is not None]
+        return max(known, key=lambda pair: pair[1].disk or 0.0, default=None)
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """Number of members by version, sorted by version."""
+        found = sorted(member.version for member in self.members if member.answers and member.version)
+        return {version: found.count(version) for version in found}
 
     def group(self, name: str) -> GroupView | None:
         """Return a group by its name, None if there is none."""
@@ -111,6 +158,8 @@ class ClusterWatch:
         self._clusters: dict[str, str] = {}
         self._view: ClusterView | None = None
         self._since: dict[str, tuple[str, int]] = {}
+        self._lost_ms: dict[tuple[str, int], int] = {}
+        """When a member last answered before it stopped to answer, by group and broker id."""
         self._ticks = 0
         self._poll: asyncio.Task[ClusterView] | None = None
         self._loop: asyncio.Task[None] | None = None
@@ -128,11 +177,11 @@ class ClusterWatch:
             view = await self._polled(figures=True)
         return view
 
-    async def fresh(self) -> ClusterView:
-        """Return a picture that was made after this call began."""
+    async def fresh(self, *, figures: bool = False) -> ClusterView:
+        """Return a picture that was made after this call began. `figures`: with new runtime figures."""
         if self._poll is not None:
             await self._poll
-        return await self._polled()
+        return await self._polled(figures=figures)
 
     async def _polled(self, *, figures: bool = False) -> ClusterView:
         """Run a poll, or wait for the running poll."""
@@ -199,7 +248,9 @@ class ClusterWatch:
         for address, code in codes.items():
             self._take(address, code, answers[address], now_ms)
         self._forget(now_ms)
-        return ClusterView(now_ms, tuple(self._dated(group, now_ms) for group in self._groups()))
+        groups = tuple(self._dated(group, now_ms) for group in self._groups())
+        failovers = [found for group in groups if (found := self.last_failover(group.name)) is not None]
+        return ClusterView(now_ms, groups, failover=max(failovers, key=lambda failover: failover.at_ms, default=None))
 
     def _code(self, broker: _Broker, wants_figures: bool) -> RequestCode:
         if wants_figures and broker.answers:
@@ -229,7 +280,12 @@ class ClusterWatch:
     def _take(self, address: str, code: RequestCode, answer: Mapping[str, Any] | TandemError, now_ms: int) -> None:
         broker = self._brokers[address]
         if isinstance(answer, TandemError):
-            broker.answers = answer.code is not None  # an answer with an error code is one
+            answers = answer.code is not None  # an answer with an error code is one
+            if broker.answers and not answers:
+                self._lost_ms[broker.broker, broker.broker_id] = broker.seen_ms
+                for oldest in list(self._lost_ms)[:-LOST_MAX]:
+                    del self._lost_ms[oldest]
+            broker.answers = answers
             return
         broker.answers, broker.seen_ms = True, now_ms
         if code is RequestCode.GET_BROKER_RUNTIME_INFO:
@@ -285,6 +341,16 @@ class ClusterWatch:
                     key = (int(entry["ms"]), int(entry["epoch"]), str(entry["text"]))
                     entries.setdefault(key, {**entry, "brokers": []})["brokers"].append(broker.broker_id)
         return sorted(entries.values(), key=lambda entry: (entry["ms"], entry["epoch"]), reverse=True)
+
+    def last_failover(self, name: str) -> Failover | None:
+        """Return the last change of a group's master, None if none is recorded."""
+        lost_ms = {broker_id: at_ms for (group, broker_id), at_ms in self._lost_ms.items() if group == name}
+        sessions = [
+            int(broker.failover["sessionMs"])
+            for broker in self._brokers.values()
+            if broker.broker == name and broker.failover is not None and broker.failover.get("sessionMs")
+        ]
+        return last_failover(name, self.timeline(name), lost_ms, max(sessions, default=None))
 
 
 def _wall_ms() -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from tandemq.console.cluster.failovers import words_of
 from tandemq.console.cluster.picture import GroupView
 from tandemq.console.operations import broker_groups as operations
 from tandemq.console.pages.topics import confirmation
@@ -65,6 +66,7 @@ async def show(visit: Visit) -> Response:
         line=line,
         group=line.view,
         publishers=await console.run(publishers, console.database, wall_ms()),
+        failover=console.watch.last_failover(line.name),
         history=history(console.watch.timeline(line.name), await console.run(_audit, visit, line.name)),
     )
 
@@ -78,14 +80,18 @@ def _audit(visit: Visit, name: str) -> list[AuditEntry]:
 def history(timeline: list[dict[str, Any]], audit: list[AuditEntry]) -> list[dict[str, Any]]:
     """Join the role changes that brokers have recorded with the entries of the audit log, newest first."""
     changes = [
-        {"ms": entry["ms"], "who": f"broker {', '.join(map(str, entry['brokers']))}", "what": entry["text"]}
+        {
+            "ms": entry["ms"],
+            "who": Phrase("broker {ids}", {"ids": ", ".join(map(str, entry["brokers"]))}),
+            "what": words_of(str(entry["text"])),
+        }
         for entry in timeline
     ]
     orders = [
         {
             "ms": entry.at_ms,
-            "who": f"{entry.by.name} {entry.by.address}".strip(),
-            "what": f"{entry.action}: {entry.outcome}",
+            "who": Phrase("{text}", {"text": f"{entry.by.name} {entry.by.address}".strip()}),
+            "what": Phrase("{text}", {"text": f"{entry.action}: {entry.outcome}"}),
         }
         for entry in audit
     ]

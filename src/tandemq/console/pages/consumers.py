@@ -24,9 +24,16 @@ async def show_all(visit: Visit) -> Response:
     rows = [row for row in await visit.console.tables.groups() if wanted in row.name.lower()]
     position = min(visit.query.integer("at", 0), max(0, len(rows) - 1))
     shown = rows[position : position + ROWS]
-    samples = {row.name: visit.console.tables.samples(row.name) for row in shown}
+    tables = visit.console.tables
     return visit.page(
-        "consumers.html", rows=shown, samples=samples, q=visit.query.text("q"), at=position, total=len(rows), size=ROWS
+        "consumers.html",
+        rows=shown,
+        samples={row.name: tables.history.lags_of(row.name) for row in shown},
+        dead=await tables.dead_letters(row.name for row in shown),
+        q=visit.query.text("q"),
+        at=position,
+        total=len(rows),
+        size=ROWS,
     )
 
 
@@ -45,7 +52,9 @@ async def show(visit: Visit) -> Response:
         group=group,
         progress=progress,
         connections=connections,
-        samples=console.tables.samples(group),
+        points=console.tables.history.of_group(group),
+        dead=(await console.tables.dead_letters([group])).get(group),
+        config=await console.tables.config(group),
         now_ms=wall_ms(),
         topics=sorted({queue.topic for queue in progress if not queue.topic.startswith(RETRY_PREFIX)}),
     )
@@ -121,9 +130,12 @@ async def offsets_form(visit: Visit) -> Response:
         except (ConfigError, LocalError, NoRoute) as error:
             why, status = str(error), 400
     names = ("topic", "to", "offset", "time", "broker", "queue")
+    brokers = sorted({queue.broker_name for queue in progress or {}})
     topics = sorted({queue.topic for queue in progress or {}})
     values = {name: query.text(name) for name in names}
-    return visit.page("offsets.html", status, group=group, topics=topics, plan=plan, values=values, why=why)
+    return visit.page(
+        "offsets.html", status, group=group, topics=topics, brokers=brokers, plan=plan, values=values, why=why
+    )
 
 
 async def reset(visit: Visit) -> Response:

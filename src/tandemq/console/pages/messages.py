@@ -7,10 +7,12 @@ from tandemq.client.admin.queries import FAR_FUTURE_MS
 from tandemq.client.admin.traces import MessageTrace, TraceStep
 from tandemq.console.cluster.messages import FoundMessage, shown_body
 from tandemq.console.operations import messages as operations
+from tandemq.console.pages.topics import suggested_topics
 from tandemq.console.services import NotFound
 from tandemq.console.visit import Visit
 from tandemq.console.web.render import segment
 from tandemq.console.web.translation import translate
+from tandemq.console.web.words import word_of
 from tandemq.errors import ConfigError, InvalidMessage, LocalError, NoRoute
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import topic_name_error
@@ -29,8 +31,17 @@ async def find(visit: Visit) -> Response:
             why, status = str(error), 400
     names = ("topic", "key", "broker", "queue", "offset", "begin", "end")
     values = {name: query.text(name) for name in names}
+    view = await visit.console.watch.view()
     return visit.page(
-        "messages.html", status, by=query.text("by", "key"), searched=searched, found=found, why=why, **values
+        "messages.html",
+        status,
+        by=query.text("by", "key"),
+        searched=searched,
+        found=found,
+        why=why,
+        topics=await suggested_topics(visit.console),
+        brokers=[group.name for group in view.groups],
+        **values,
     )
 
 
@@ -123,5 +134,6 @@ async def resend(visit: Visit) -> Response:
     except InvalidMessage as error:
         reason = translate(visit.language, "This message cannot be sent again")
         raise LocalError(f"{reason}: {error}") from error
-    place = f"{result.queue.broker_name}/{result.queue.queue_id}@{result.queue_offset}, {result.status.value}"
+    status = translate(visit.language, word_of(result.status.value))
+    place = f"{result.queue.broker_name}/{result.queue.queue_id}@{result.queue_offset}, {status}"
     return visit.to(f"{message_path(found)}?sent={segment(place)}")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import anyio
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from tandemq.console.cluster.history import Point
 from tandemq.console.cluster.watch import ClusterView
 from tandemq.console.services import wall_ms
 from tandemq.console.visit import Visit
@@ -20,7 +21,13 @@ WARNINGS_S = 5.0
 async def show(visit: Visit) -> Response:
     """Show the cluster."""
     view = await visit.console.watch.view()
-    return visit.page("overview.html", view=view, warnings=await warnings(visit))
+    points = visit.console.tables.history.of_cluster()
+    return visit.page("overview.html", view=view, warnings=await warnings(visit), points=points, latest=_latest(visit))
+
+
+def _latest(visit: Visit) -> Point | None:
+    """Return the last sample of the cluster."""
+    return next(iter(visit.console.tables.history.of_cluster()[-1:]), None)
 
 
 async def warnings(visit: Visit) -> list[Phrase]:
@@ -79,7 +86,7 @@ async def _events(visit: Visit) -> AsyncIterator[str]:
 
 def picture(visit: Visit, view: ClusterView, texts: list[Phrase]) -> str:
     """Return the picture as HTML."""
-    return visit.text("cluster_part.html", view=view, warnings=texts)
+    return visit.text("cluster_part.html", view=view, warnings=texts, latest=_latest(visit))
 
 
 def event(data: str, name: str = "") -> str:

@@ -4,16 +4,19 @@ from typing import TypedDict
 
 from starlette.responses import Response
 
-from tandemq.console.cluster.topics_and_groups import kind_of
+from tandemq.console.cluster.topics_and_groups import NORMAL
 from tandemq.console.operations import topics as operations
+from tandemq.console.services import Console
 from tandemq.console.visit import Visit
 from tandemq.console.web.render import segment
 from tandemq.console.web.translation import Phrase
-from tandemq.errors import ConfigError, InvalidMessage
+from tandemq.errors import ConfigError, InvalidMessage, TandemError
 from tandemq.model.message import Message
 
 ROWS = 100
 NEWEST = 20
+SUGGESTED_BYTES_MAX = 30_000
+"""Maximum size of the names that a form suggests."""
 
 
 class TopicFormFields(TypedDict):
@@ -25,23 +28,37 @@ class TopicFormFields(TypedDict):
 
 
 async def show_all(visit: Visit) -> Response:
-    """List topics: by kind and text, in parts of `ROWS`."""
-    wanted, kind = visit.query.text("q").lower(), visit.query.text("kind")
-    rows = [
-        row
-        for row in await visit.console.tables.topics()
-        if wanted in row.name.lower() and kind in ("", row.kind) and (kind or row.kind != "system")
-    ]
+    """List topics by text, in parts of `ROWS`: those of users, or all."""
+    wanted, shows_all = visit.query.text("q").lower(), visit.query.has("all")
+    found = [row for row in await visit.console.tables.topics() if wanted in row.name.lower()]
+    rows = [row for row in found if shows_all or row.kind == NORMAL]
     position = min(visit.query.integer("at", 0), max(0, len(rows) - 1))
     return visit.page(
         "topics.html",
         rows=rows[position : position + ROWS],
         q=visit.query.text("q"),
-        kind=kind,
+        shows_all=shows_all,
+        hidden=len(found) - len(rows),
         at=position,
         total=len(rows),
         size=ROWS,
     )
+
+
+async def suggested_topics(console: Console) -> list[str]:
+    """Return names of users' topics for a form; as many as a page may have, none while no broker answers."""
+    found: list[str] = []
+    try:
+        rows = await console.tables.topics()
+    except TandemError:
+        return found
+    left = SUGGESTED_BYTES_MAX
+    for row in rows:
+        left -= len(row.name)
+        if row.kind != NORMAL or left < 0:
+            break
+        found.append(row.name)
+    return found
 
 
 async def show(visit: Visit) -> Response:
@@ -53,11 +70,14 @@ async def show(visit: Visit) -> Response:
         name: sum(progress.lag for queue, progress in (queues or {}).items() if queue.topic == topic)
         for name, queues in groups.items()
     }
+    if not groups:
+        console.tables.follow(topic)
     newest = await console.finder.newest(topic, NEWEST) if visit.sees_bodies else []
     return visit.page(
         "topic.html",
         topic=topic,
-        kind=kind_of(topic),
+        kind=await console.tables.kind(topic),
+        points=console.tables.history.of_topic(topic),
         stats=stats,
         configs=await console.tables.topic(topic),
         lags=lags,

@@ -1,6 +1,7 @@
 """Templates: Jinja2 with escaping always on, and the functions that templates may call."""
 
 import hashlib
+import re
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -9,9 +10,12 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from tandemq import __version__
+from tandemq.console.web.charts import Line, amount, chart, legend, table_rows
 from tandemq.console.web.translation import LANGUAGES, Phrase, say, translate
+from tandemq.console.web.words import language_of, rights, stage_of, topic_rights, word_of
 
 _ROOT = Path(__file__).parent.parent
 STATIC = _ROOT / "static"
@@ -31,9 +35,26 @@ def _environment() -> Environment:
         "bytes": bytes_text,
         "duration": duration_text,
         "number": number_text,
+        "amount": amount,
+        "breaks": with_breaks,
         "seg": segment,
+        "word": word_of,
+        "stage": stage_of,
+        "language": language_of,
+        "rights": topic_rights,
     }
-    environment.globals |= {"static": static_url, "query": query_text, "spark": sparkline, "LANGUAGES": LANGUAGES}
+    environment.globals |= {
+        "static": static_url,
+        "query": query_text,
+        "spark": sparkline,
+        "chart": chart,
+        "legend": legend,
+        "line": Line,
+        "rows_of": table_rows,
+        "rights_of": rights,
+        "LANGUAGES": LANGUAGES,
+        "VERSION": __version__,
+    }
     return environment
 
 
@@ -64,16 +85,22 @@ def segment(text: object) -> str:
     return quote(str(text), safe="")
 
 
+def with_breaks(text: str) -> Markup:
+    """Return a text that browsers may break behind its commas and slashes, as JSON has no spaces."""
+    escaped = str(escape(text))
+    return Markup(re.sub("([,/])", r"\1<wbr>", escaped))  # noqa: S704  # it is escaped
+
+
 def query_text(**values: object) -> str:
     """Return values as the query of an address; without those that are empty."""
     return urlencode({name: str(value) for name, value in values.items() if value not in ("", None)})
 
 
 def time_text(wall_ms: int | None) -> str:
-    """Return a time, milliseconds since 1970, in UTC; "" for none."""
+    """Return a time, milliseconds since 1970, with its zone, UTC; "" for none."""
     if not wall_ms or wall_ms < 0 or wall_ms > 1 << 47:
         return ""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(wall_ms / 1000)) + f".{wall_ms % 1000:03d}"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(wall_ms / 1000)) + f".{wall_ms % 1000:03d} UTC"
 
 
 def bytes_text(count: float | None) -> str:

@@ -64,8 +64,8 @@ def _member(member: MemberView) -> RunningMember:
         lag_bytes=member.lag_bytes,
         lag_ms=member.lag_ms,
         log_end=member.log_end,
-        puts_per_s=member.puts,
-        gets_per_s=member.gets,
+        puts_per_s=member.rates.puts if member.rates is not None else None,
+        gets_per_s=member.rates.gets if member.rates is not None else None,
         disk_used=member.disk,
         version=member.version,
     )

@@ -74,7 +74,7 @@ async def get_consumer_group(call: ApiCall, path: GroupPath) -> ConsumerState:
             )
             for queue, queue_progress in sorted(progress.items())
         ],
-        lag_samples=console.tables.samples(group),
+        lag_samples=console.tables.history.lags_of(group),
         clients=[
             ClientState(
                 id=connection.client_id,

@@ -6,7 +6,6 @@ from tandemq.console.api.handlers.parts import part_of
 from tandemq.console.api.operation import ApiCall
 from tandemq.console.api.requests import ConfirmQuery, MessageOrder, NewTopic, TopicPath, TopicQuery, TopicSettings
 from tandemq.console.api.responses import QueueState, SendOutcome, TopicItem, TopicPage, TopicState
-from tandemq.console.cluster.topics_and_groups import kind_of
 from tandemq.console.operations import topics
 from tandemq.errors import ConfigError
 from tandemq.model.message import Message, SendResult
@@ -43,7 +42,7 @@ async def get_topic(call: ApiCall, path: TopicPath) -> TopicState:
     groups = {name: await console.tables.progress(name) for name in await console.admin.topic_groups(topic)}
     return TopicState(
         name=topic,
-        kind=kind_of(topic),
+        kind=await console.tables.kind(topic),
         brokers=sorted({queue.broker_name for queue in stats}),
         queues=[
             QueueState(
