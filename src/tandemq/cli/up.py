@@ -116,7 +116,7 @@ def up(
     The cluster is a name server and broker groups. A group is one SYNC_MASTER (ASYNC_MASTER without slaves) and its
     slaves. Each is a process of its own. With slaves the name server hosts the registry, and a slave becomes master
     when the master dies. With --mode slave-consume the slave only serves reads; with --mode static it does neither.
-    --set applies a setting to all brokers.
+    --set applies a setting to all brokers. They accept SQL92 filters, unless --set enablePropertyFilter=false is given.
 
     A broker that exits by itself is reported and not restarted; the others continue. When a group has no running broker
     left, those included that were restarted by hand, or the name server exits, all processes are stopped, with exit
@@ -139,7 +139,7 @@ def up(
         proxy_child,
     )
 
-    settings = {}
+    settings = {"enablePropertyFilter": "true"}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:

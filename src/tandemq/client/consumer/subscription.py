@@ -13,7 +13,7 @@ from tandemq.client.core.operations import Steps, ask, current_time, wait
 from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.errors import ConfigError, NetworkError, NoRoute, RemoteError
-from tandemq.model.codes import RequestCode
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import SQL_EXPRESSION, Sql, SubscriptionData, parse_tag_expression, tag_codes
 from tandemq.model.topic import topic_name_error
@@ -21,6 +21,7 @@ from tandemq.model.topic import topic_name_error
 log = logging.getLogger(__name__)
 Expression = str | Sql
 """`*` for all messages, tags as `a || b`, or an SQL92 expression."""
+NEEDS_FILTER = "brokers filter by SQL92 with enablePropertyFilter=true"
 
 
 def make_subscription(topic: str, expression: Expression, version: int) -> Subscription:
@@ -74,6 +75,7 @@ def check_expression_at_broker(routes: Routes, client_id: str, group: str, topic
         except NetworkError as error:
             log.info("the expression for %s is not checked by %s: %s", topic, address, error)
         except RemoteError as error:
-            raise ConfigError(f"the broker {address} refuses the expression for {topic}: {error}") from None
+            hint = NEEDS_FILTER if error.code == ResponseCode.SYSTEM_ERROR else ""
+            raise ConfigError(f"the broker {address} refuses the expression for {topic}: {error}", hint=hint) from None
         else:
             return

@@ -66,5 +66,6 @@ async def test_expression_that_does_not_compile_is_refused_at_the_start(tandemq_
 async def test_broker_without_filters_refuses_expressions(tandemq_broker: LocalCluster) -> None:
     await send_amounts(tandemq_broker, 1)
     async with PushConsumer(tandemq_broker.name_servers, group="g") as consumer:
-        with pytest.raises(ConfigError, match="does not support"):
+        with pytest.raises(ConfigError, match="does not support") as refused:
             await consumer.subscribe("T", Sql("amount > 1"))
+        assert "enablePropertyFilter=true" in str(refused.value)
