@@ -446,8 +446,9 @@ class ClientNode:
 
     def _drain(self, producers: list[ProducerCore]) -> Steps[None]:
         """Accept no more messages, and wait for those in flight."""
+        now = yield from current_time()
         for producer in producers:
-            producer.refuse()
+            producer.drain(now)
         while any(producer.in_flight for producer in producers):
             yield from pause(FLIGHT_CHECK_MS)
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from tandemq.client.core.operations import Steps, current_time, pause, wait
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.encoder import SendRequest, single_request
-from tandemq.client.producer.machine import ProducerCore, Select, is_user_limited
+from tandemq.client.producer.machine import ProducerCore, is_user_limited
+from tandemq.client.producer.publish_info import Select
 from tandemq.codec.remoting.recall_handle import decode_handle
 from tandemq.errors import ProtocolError, TandemError
 from tandemq.model.codes import ResponseCode

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from tandemq.client.aio.tracing import Tracing
 from tandemq.client.core.settings import ConsumeFrom, MessageModel
-from tandemq.client.producer.machine import Select
+from tandemq.client.producer.publish_info import Select
 from tandemq.config.tls import ClientTls
 from tandemq.model.access import Credentials
 from tandemq.model.message import MessageQueue
@@ -34,10 +34,13 @@ class ProducerKeywords(TypedDict, total=False):
     compress_level: int
     body_bytes_max: int
     batch_bytes_max: int
+    linger_ms: int
+    batch_bytes: int
     queues_per_new_topic: int
     delay_levels: int
     latency_aware: bool
     zone: str
+    close_wait_s: float
     trace: bool | str
 
 
@@ -71,6 +74,7 @@ class ConsumerKeywords(TypedDict, total=False):
     commit_ms: int
     suspend_ms: int
     error_pause_ms: int
+    close_wait_s: float
     trace: bool | str
 
 

@@ -18,7 +18,8 @@ from tandemq.client.aio.user_code import guarded_callback, guarded_selector
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.encoder import SendRequest
-from tandemq.client.producer.machine import ProducerCore, Select, by_hash
+from tandemq.client.producer.machine import ProducerCore, by_hash
+from tandemq.client.producer.publish_info import Select
 from tandemq.config.tls import ClientTls
 from tandemq.errors import LocalError
 from tandemq.model.access import Credentials
@@ -78,8 +79,30 @@ class Producer(AsyncClient[ProducerCore]):
         self._core = self._open().node.producer(self._options)
 
     async def close(self) -> None:
-        """Wait for the sends in flight, within their timeouts, then close; has no effect a second time."""
+        """Wait for the responses to sends in flight, within their timeouts and `close_wait_s`, then close.
+
+        No attempt is made after it is called: a send that fails then, or waits for a broker, ends with its error, and
+        one without a response with OutcomeUnknown. Call `flush` before to have them retried. A second call waits for
+        the first one; a cancelled one closes the connections at once.
+
+        Raises:
+            LocalError: the producer belongs to another event loop.
+        """
         await self._close(after_error=False)
+
+    async def _close(self, *, after_error: bool) -> None:
+        if self._shell is not None and not self._shell.is_closed:
+            await self._shell.close(after_error=after_error, limit_s=self._options.close_wait_s)
+
+    async def flush(self) -> None:
+        """Wait until all sends that have begun, retries included, have ended: each is stored, or has its error.
+
+        Raises:
+            ClosedError: the producer is not started, or closed.
+        """
+        shell, core = self._running()
+        shell.wake()
+        await shell.done(core.flush(shell.now))
 
     def begin(
         self, message: Message, *, unique_key: str | None = None, **choice: Unpack[QueueChoice]
@@ -145,6 +168,8 @@ class Producer(AsyncClient[ProducerCore]):
         Returns:
             status, queue and offset of the stored message, and its ids. Of a timed message that waits: queue and
             offset of its place among them, and the handle for `recall`.
+
+        A call that is cancelled waits no longer: the message may be stored, now or soon.
 
         Raises:
             OutcomeUnknown: an attempt had no response and none succeeded; the message may be stored.

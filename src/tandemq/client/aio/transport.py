@@ -15,6 +15,7 @@ import contextlib
 import ipaddress
 import itertools
 import logging
+import math
 import os
 import socket
 import time
@@ -292,13 +293,13 @@ class Shell:
                 hint="start one on each loop; from other threads use asyncio.run_coroutine_threadsafe",
             )
 
-    async def close(self, *, after_error: bool = False) -> None:
+    async def close(self, *, after_error: bool = False, limit_s: float | None = None) -> None:
         """Leave all groups and close all connections.
 
-        Waits for operations in flight, within their timeouts; for `CLOSE_AFTER_ERROR_S` at most if the last operation
-        failed with a NetworkError, nothing is connected, or the caller closes because of an error. Other calls of
-        `close` wait for the first one. A cancelled one closes the connections at once. Operations without a response
-        then end with OutcomeUnknown.
+        Waits for operations in flight, within their timeouts and `limit_s`; for `CLOSE_AFTER_ERROR_S` at most if the
+        last operation failed with a NetworkError, nothing is connected, or the caller closes because of an error. Other
+        calls of `close` wait for the first one. A cancelled one closes the connections at once. Operations without a
+        response then end with OutcomeUnknown.
 
         Raises:
             LocalError: the client belongs to another event loop.
@@ -310,15 +311,15 @@ class Shell:
             if self._is_closed:
                 return
             try:
-                await self._close(after_error=after_error)
+                is_short = after_error or self._has_failed or not self._links
+                await self._close(min(limit_s or math.inf, CLOSE_AFTER_ERROR_S if is_short else math.inf))
             except asyncio.CancelledError:
                 self.abort()
                 raise
 
-    async def _close(self, *, after_error: bool) -> None:
-        is_short = after_error or self._has_failed or not self._links
+    async def _close(self, limit_s: float) -> None:
         try:
-            async with asyncio.timeout(CLOSE_AFTER_ERROR_S if is_short else None):
+            async with asyncio.timeout(limit_s if limit_s < math.inf else None):
                 await self.done(self.node.close(self.now))
         except TimeoutError:
             log.info("closed without the responses in flight")

@@ -6,14 +6,16 @@ functions of yours may end".
 """
 
 import asyncio
+import contextvars
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
 
 from tandemq.client.core.calls import Ticket
-from tandemq.client.producer.machine import Select
+from tandemq.client.producer.publish_info import Select
 from tandemq.errors import ConfigError, LocalError
 from tandemq.model.message import MessageQueue
 
@@ -62,9 +64,11 @@ def _name_of(function: object) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
-def in_threads(function: Callable[[A], R], name: str) -> Callable[[A], Coroutine[Any, Any, R]]:
-    """Return an asynchronous function that calls a plain one in threads. Whatever it raises becomes a LocalError: a
-    loop would end by SystemExit, and passes no StopIteration.
+def in_threads(
+    function: Callable[[A], R], name: str, threads: Executor | None = None
+) -> Callable[[A], Coroutine[Any, Any, R]]:
+    """Return an asynchronous function that calls a plain one in threads, by default those of the event loop. Whatever
+    it raises becomes a LocalError: a loop would end by SystemExit, and passes no StopIteration.
 
     Raises:
         ConfigError: the function is asynchronous, or cannot be called.
@@ -79,7 +83,8 @@ def in_threads(function: Callable[[A], R], name: str) -> Callable[[A], Coroutine
             raise LocalError(f"{name} {_name_of(function)} failed: {error!r}") from error
 
     async def call_in_thread(argument: A) -> R:
-        return await asyncio.to_thread(call, argument)
+        run = contextvars.copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(threads, run, call, argument)
 
     return call_in_thread
 

@@ -83,6 +83,11 @@ class ProducerOptions:
     """Maximum size of a body, before compression."""
     batch_bytes_max: int = MEBIBYTE
     """A batch is split into requests of at most this size."""
+    linger_ms: int = 0
+    """For how long a message waits for others of its topic, to be sent with them in one request; 0: each is sent at
+    once."""
+    batch_bytes: int = 128 * 1024
+    """With `linger_ms`: size at which such a request is sent at once."""
     queues_per_new_topic: int = 4
     """Number of queues per broker of a topic that a broker creates with the first message."""
     delay_levels: int = 18
@@ -92,19 +97,24 @@ class ProducerOptions:
     zone: str = ""
     """Zone of this producer: brokers of the same zone are preferred, others are used when none of those accepts
     messages."""
+    close_wait_s: float = 30
+    """For how long `close` waits for the responses of sends in flight; those without one fail with OutcomeUnknown."""
     trace: bool | str = False
     """Whether a trace record of each stored message is sent to the topic RMQ_SYS_TRACE_TOPIC; a name: to that topic."""
 
     def __post_init__(self) -> None:
-        """Validate the group name, times and the trace topic.
+        """Validate the group name, times, the size of batches and the trace topic.
 
         Raises:
-            ConfigError: the group name or the trace topic is invalid, or `retry_ms` is negative.
+            ConfigError: the group name or the trace topic is invalid, a time is negative, or a size below 1.
         """
         check_group(self.group)
         trace_topic(self.trace)
-        if self.retry_ms < 0:
-            raise ConfigError(f"retry_ms is {self.retry_ms}; it must not be negative")
+        for name in ("retry_ms", "linger_ms", "close_wait_s"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must not be negative")
+        if self.batch_bytes < 1:
+            raise ConfigError(f"batch_bytes is {self.batch_bytes}; it must be at least 1")
 
 
 class MessageModel(Enum):
@@ -172,6 +182,8 @@ class ConsumerOptions:
     trace: bool | str = False
     """Whether trace records of each delivery are sent to the topic RMQ_SYS_TRACE_TOPIC; a name: to that topic. Not for
     pull consumers."""
+    close_wait_s: float = 30
+    """For how long `close` waits for the handlers of `run` that are running; then it cancels them."""
     duplicate_window: int = 0
     """Number of handled messages per queue whose duplicates are recognised; 0: duplicates are delivered."""
     duplicate_window_total: int = 200_000
@@ -228,8 +240,8 @@ class PopOptions:
     """Pause before an ordered consumer gets a failed message, and those behind it, again."""
     error_pause_ms: int = 1_000
     """Longest pause before a broker that refused a pop, or did not respond, is asked again."""
-    close_wait_s: float = 10
-    """For how long `close` waits for the handlers of `run` that are running."""
+    close_wait_s: float = 30
+    """For how long `close` waits for the handlers of `run` that are running; then it cancels them."""
 
     def __post_init__(self) -> None:
         """Validate the group name and limits.

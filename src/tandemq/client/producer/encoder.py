@@ -248,6 +248,22 @@ def prepare_batches(
     return batches
 
 
+def part_size(request: SendRequest) -> int:
+    """Return the size of a message as part of a batch, bytes."""
+    properties = request.properties
+    size = len(properties) if properties.isascii() else len(properties.encode())
+    return _PART_OVERHEAD + len(request.body) + size
+
+
+def gathered_request(requests: Sequence[SendRequest], *, wait_store_ok: bool) -> SendRequest:
+    """Return one request for several of one topic, or the only one."""
+    if len(requests) == 1:
+        return requests[0]
+    body = encode_batch([BatchPart(one.flag, one.body, one.properties.encode()) for one in requests])
+    keys = tuple(one.unique_keys[0] for one in requests)
+    return batch_request(requests[0].topic, body, keys, wait_store_ok=wait_store_ok)
+
+
 def batch_request(topic: str, body: bytes, unique_keys: tuple[str, ...], *, wait_store_ok: bool = True) -> SendRequest:
     """Return the send request of several messages that are valid; `body`: all of them, encoded."""
     properties = encode_properties({WAIT: "true" if wait_store_ok else "false"})

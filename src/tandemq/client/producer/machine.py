@@ -20,7 +20,7 @@ Owner: the node. Source: docs/reference/requests.md, "sending"; docs/internals/f
 DefaultMQProducerImpl.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -30,12 +30,13 @@ import msgspec
 from tandemq.boundary import Now
 from tandemq.client.core.calls import Ticket, Timer, Timers
 from tandemq.client.core.connections import Answer, RemotingClient
-from tandemq.client.core.operations import OperationRunner, Steps, refusal, void
+from tandemq.client.core.operations import OperationRunner, Steps, refusal, void, wait
 from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.encoder import SendEncoder, SendRequest, prepare, prepare_batches
 from tandemq.client.producer.fault_strategy import MQFaultStrategy, SendTarget
-from tandemq.client.producer.publish_info import TopicPublishInfo, TopicPublishTable
+from tandemq.client.producer.produce_accumulator import ProduceAccumulator, may_gather
+from tandemq.client.producer.publish_info import Select, TopicPublishInfo, TopicPublishTable
 from tandemq.client.producer.recall import recall
 from tandemq.client.producer.send_tracer import SendTracer
 from tandemq.client.producer.unique_keys import UniqueKeys
@@ -45,9 +46,6 @@ from tandemq.model.command import Command
 from tandemq.model.group import ProducerData
 from tandemq.model.java_hash import java_hash
 from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus
-
-Select = Callable[[list[MessageQueue]], MessageQueue]
-"""Chooses one of a topic's queues, which are sorted. A LocalError that it raises is that of the send."""
 
 PARKED_MAX = 100_000
 """Maximum number of messages per topic that wait for its route."""
@@ -80,6 +78,9 @@ class _Sending(msgspec.Struct, eq=False):
     ticket: Ticket[Any]
     select: Select | None
     oneway: bool = False
+    is_list: bool = False
+    """Whether the result is a list, as that of a batch, although there may be one message."""
+    cohort: "_Cohort | None" = None
     attempts_left: int = 1
     give_up_ms: int = 0
     last_broker: str = ""
@@ -100,6 +101,18 @@ class _Sending(msgspec.Struct, eq=False):
     def is_over(self, now: Now) -> bool:
         """Return whether no further attempt is made."""
         return self.attempts_left <= 0 and self.is_late(now)
+
+
+class _Cohort:
+    """The sends that began between two calls of `flush`."""
+
+    __slots__ = ("count", "ended", "is_complete")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Number of them that are not settled."""
+        self.is_complete = False
+        self.ended: Ticket[None] = Ticket()
 
 
 class ProducerCore:
@@ -131,6 +144,12 @@ class ProducerCore:
         self._wait_timer: Timer | None = None
         self._parked: dict[str, list[_Sending]] = {}
         self._is_closed = False
+        self._accumulator = (
+            ProduceAccumulator(options, self._topics, runner, timers, self._start) if options.linger_ms else None
+        )
+        self._cohort = _Cohort()
+        self._cohorts: list[_Cohort] = []
+        """Complete ones with sends that are not settled."""
         self.tracer: SendTracer | None = None
         """Records what brokers stored, if `options.trace`."""
         self.in_flight = 0
@@ -153,7 +172,20 @@ class ProducerCore:
             LocalError, RecordTooLarge: nothing was sent.
         """
         request = prepare(message, unique_key or self._keys.next(now.wall_ms), self.options)
-        return self.send_prepared(request, now, select=select)
+        if self._accumulator is None or not may_gather(message):
+            return self.send_prepared(request, now, select=select)
+        if self._is_closed:
+            raise ClosedError("the producer is closed")
+        cohort = self._enter()
+        ticket = self._accumulator.add(request, select, now, wait_store_ok=message.wait_store_ok)
+        ticket.then(lambda _: self._leave(cohort))
+        return ticket
+
+    def _start(self, request: SendRequest, select: Select | None, now: Now) -> Ticket[list[SendResult]]:
+        """Send a request with messages that were gathered; while the producer closes, too."""
+        ticket: Ticket[list[SendResult]] = Ticket()
+        self._accept(_Sending(request, ticket, select, is_list=True), now)
+        return ticket
 
     def send_prepared(self, request: SendRequest, now: Now, *, select: Select | None = None) -> Ticket[SendResult]:
         """Send one message that is encoded already."""
@@ -182,7 +214,7 @@ class ProducerCore:
         tickets: list[Ticket[list[SendResult]]] = []
         for request in prepare_batches(messages, keys, self.options):
             ticket: Ticket[list[SendResult]] = Ticket()
-            self._begin(_Sending(request, ticket, select), now)
+            self._begin(_Sending(request, ticket, select, is_list=True), now)
             tickets.append(ticket)
         return tickets
 
@@ -205,14 +237,38 @@ class ProducerCore:
         """
         if self._is_closed:
             raise ClosedError("the producer is closed")
-        self.in_flight += 1
+        cohort = self._enter()
         steps = recall(handle, self.options, self._routes, lambda: self._is_closed)
         ticket = self._runner.start(steps, now)
-        ticket.then(self._recalled)
+        ticket.then(lambda _: self._leave(cohort))
         return ticket
 
-    def _recalled(self, _ticket: Ticket[str]) -> None:
+    def flush(self, now: Now) -> Ticket[None]:
+        """Return a ticket that is settled when all sends that have begun are settled; nothing lingers."""
+        if self._accumulator is not None:
+            self._accumulator.flush(now)
+        if self._cohort.count:
+            self._cohort.is_complete = True
+            self._cohorts.append(self._cohort)
+            self._cohort = _Cohort()
+        return self._runner.start(self._flushing(list(self._cohorts)), now)
+
+    def _flushing(self, cohorts: list[_Cohort]) -> Steps[None]:
+        for cohort in cohorts:
+            yield from wait(cohort.ended)
+
+    def _enter(self) -> _Cohort:
+        self.in_flight += 1
+        cohort = self._cohort
+        cohort.count += 1
+        return cohort
+
+    def _leave(self, cohort: _Cohort) -> None:
         self.in_flight -= 1
+        cohort.count -= 1
+        if not cohort.count and cohort.is_complete:
+            self._cohorts.remove(cohort)
+            cohort.ended.settle(None)
 
     def queues(self, topic: str) -> Steps[list[MessageQueue]]:
         """Return the queues of a topic that accept messages.
@@ -231,10 +287,18 @@ class ProducerCore:
         """Accept no more messages and make no more attempts; attempts in flight may finish."""
         self._is_closed = True
 
+    def drain(self, now: Now) -> None:
+        """Accept no more messages, and let none linger."""
+        if self._accumulator is not None:
+            self._accumulator.hurry(now)
+        self.refuse()
+
     def close(self) -> None:
         """Accept no more messages; those that wait for a route, or for another attempt, fail."""
         self.refuse()
         closed = ClosedError("the producer was closed, nothing was sent")
+        if self._accumulator is not None:
+            self._accumulator.close(closed)
         for topic in list(self._parked):
             self._fail_parked(topic, closed)
         waiting, self._waiting = self._waiting, []
@@ -251,7 +315,10 @@ class ProducerCore:
     def _begin(self, sending: _Sending, now: Now) -> None:
         if self._is_closed:
             raise ClosedError("the producer is closed")
-        self.in_flight += 1
+        self._accept(sending, now)
+
+    def _accept(self, sending: _Sending, now: Now) -> None:
+        sending.cohort = self._enter()
         sending.give_up_ms = now.mono_ms
         if sending.select is None and not sending.oneway and self.options.retries > 0:
             sending.attempts_left += self.options.retries
@@ -420,9 +487,11 @@ class ProducerCore:
             self._retry_waiting_later(now)
 
     def _finish(self, sending: _Sending, error: TandemError | None) -> None:
-        self.in_flight -= 1
+        assert sending.cohort is not None, "it has begun"
+        self._leave(sending.cohort)
         if sending.stored is not None:
-            sending.ticket.settle(sending.stored if sending.message.is_batch else sending.stored[0])
+            is_list = sending.is_list or sending.message.is_batch
+            sending.ticket.settle(sending.stored if is_list else sending.stored[0])
         elif error is not None:
             sending.ticket.fail(error)
         else:

@@ -3,12 +3,16 @@
 Source: RocketMQ TopicPublishInfo.
 """
 
+from collections.abc import Callable
 from random import Random
 
 from tandemq.client.core.operations import Steps, current_time, wait
 from tandemq.client.core.routes import TEMPLATE_TOPIC, Routes, TopicRoute, new_topic_route
 from tandemq.errors import NoRoute
 from tandemq.model.message import MessageQueue
+
+Select = Callable[[list[MessageQueue]], MessageQueue]
+"""Chooses one of a topic's queues, which are sorted. A LocalError that it raises is that of the send."""
 
 
 class TopicPublishInfo:

@@ -26,7 +26,8 @@ from tandemq.client.core.calls import Ticket, Timer, Timers
 from tandemq.client.core.operations import void
 from tandemq.client.core.routes import Routes
 from tandemq.client.producer.encoder import SendRequest, prepare
-from tandemq.client.producer.machine import ProducerCore, Select
+from tandemq.client.producer.machine import ProducerCore
+from tandemq.client.producer.publish_info import Select
 from tandemq.client.producer.unique_keys import UniqueKeys
 from tandemq.codec.record.record import inflate
 from tandemq.errors import ClosedError, LocalError, NoReply, ProtocolError, TandemError

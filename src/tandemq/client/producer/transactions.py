@@ -43,7 +43,8 @@ from tandemq.client.core.operations import (
 )
 from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.client.producer.encoder import prepare
-from tandemq.client.producer.machine import ProducerCore, Select
+from tandemq.client.producer.machine import ProducerCore
+from tandemq.client.producer.publish_info import Select
 from tandemq.client.producer.unique_keys import UniqueKeys
 from tandemq.errors import (
     ClosedError,
