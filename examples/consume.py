@@ -1,4 +1,4 @@
-"""Consume orders until Ctrl-C.
+"""Consume orders until Ctrl-C or SIGTERM: handlers that are running end, and what they handled is not delivered again.
 
     python examples/consume.py [NAME_SERVER]          default: 127.0.0.1:9876
 
@@ -22,10 +22,8 @@ async def main(name_servers: str) -> None:
         name_servers, group="billing", topics={"Orders": "paid || refunded"}, consume_from=ConsumeFrom.FIRST
     ) as consumer:
         await consumer.run(bill, concurrency=8)
+    print("offsets committed, group left")
 
 
 if __name__ == "__main__":
-    try:
-        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"))
-    except KeyboardInterrupt:
-        print("offsets committed, group left")
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"))

@@ -1,4 +1,4 @@
-"""Consume orders by POP until Ctrl-C: no queue belongs to a member.
+"""Consume orders by POP until Ctrl-C or SIGTERM: no queue belongs to a member.
 
     python examples/pop.py [NAME_SERVER]          default: 127.0.0.1:9876
 
@@ -23,10 +23,8 @@ async def main(name_servers: str) -> None:
         name_servers, group="billing", topics={"Orders": "paid || refunded"}, consume_from=ConsumeFrom.FIRST
     ) as consumer:
         await consumer.run(bill, concurrency=8)
+    print("acknowledged, group left")
 
 
 if __name__ == "__main__":
-    try:
-        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"))
-    except KeyboardInterrupt:
-        print("messages that were not handled come back, group left")
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tandemq.client.aio.push_consumer import PushConsumer
     from tandemq.client.aio.redis_store import RedisStore
     from tandemq.client.aio.sqlite_store import SQLiteStore
+    from tandemq.client.aio.stop_signals import stop_signals
     from tandemq.client.aio.transaction_producer import Transaction, TransactionProducer
     from tandemq.client.consumer.popped_message import PoppedMessage
     from tandemq.client.consumer.received_message import ReceivedMessage
@@ -58,6 +59,7 @@ __all__ = [
     "TransactionState",
     "create_reply",
     "read_client_tls",
+    "stop_signals",
 ]
 _MODULES = {
     "Admin": "tandemq.client.aio.admin",
@@ -88,6 +90,7 @@ _MODULES = {
     "TransactionState": "tandemq.model.transactions",
     "create_reply": "tandemq.model.replies",
     "read_client_tls": "tandemq.config.tls",
+    "stop_signals": "tandemq.client.aio.stop_signals",
 }
 
 

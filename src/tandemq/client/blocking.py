@@ -19,9 +19,11 @@ Each class here wraps one of the asyncio client, and its methods have the argume
 `_blocking` and `_takes_arguments_of` take both from there.
 """
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
@@ -32,6 +34,7 @@ from tandemq.client.aio.pop_consumer import PopConsumer
 from tandemq.client.aio.producer import Producer
 from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.aio.receiving import MessageConsumer
+from tandemq.client.aio.stop_signals import stop_signals
 from tandemq.client.aio.transaction_producer import Transaction, TransactionProducer
 from tandemq.client.aio.user_code import in_threads
 from tandemq.client.consumer.popped_message import PoppedMessage
@@ -101,8 +104,8 @@ class _BlockingClient(_Blocking[Client]):
             raise
 
     def close(self) -> None:
-        """Wait for what is in flight, then close; a consumer commits and leaves its group. Has no effect a second time,
-        or in a copy made by `fork`: the connections are the other process's."""
+        """Wait for what is in flight, handlers of `run` too, then close; a consumer commits and leaves its group. Has
+        no effect a second time, or in a copy made by `fork`: the connections are the other process's."""
         if self._thread.is_forked:
             return
         try:
@@ -263,7 +266,7 @@ class BlockingPoppedMessage(_BlockingDelivery[PoppedMessage]):
 
 
 class _BlockingReceiver(_BlockingClient[Consumer], Generic[Consumer, Shown]):
-    """A consumer that gives one message per call."""
+    """A consumer that gives one message per call, or calls a handler."""
 
     _show: Callable[[Any, LoopThread], Shown]
     """Makes the message for the application."""
@@ -272,7 +275,7 @@ class _BlockingReceiver(_BlockingClient[Consumer], Generic[Consumer, Shown]):
         """Return the next message; None if there was none for `timeout_s` seconds.
 
         Raises:
-            ClosedError: the consumer was closed.
+            ClosedError: the consumer was stopped or closed, perhaps meanwhile.
         """
         message = self._thread.call(self._inner.receive(timeout_s), self._return)
         return self._show(message, self._thread) if message is not None else None
@@ -282,9 +285,49 @@ class _BlockingReceiver(_BlockingClient[Consumer], Generic[Consumer, Shown]):
             self._inner.return_taken(message)
 
     def __iter__(self) -> Iterator[Shown]:
-        """Iterate over messages without end."""
-        while (message := self.receive()) is not None:
-            yield message
+        """Iterate over messages until the consumer is stopped or closed."""
+        while True:
+            try:
+                message = self.receive()
+            except ClosedError:
+                if self._inner.is_stopping:
+                    return
+                raise
+            if message is not None:
+                yield message
+
+    def run(self, handler: Callable[[Shown], object], *, concurrency: int = 1, handle_signals: bool = True) -> None:
+        """Call `handler` with each message, in `concurrency` threads, until the consumer is stopped or closed.
+
+        The message is acknowledged when the handler returns, and delivered again later when it raises, unless the
+        handler has ended it. What the handler returns is ignored. A handler that runs longer than `close_wait_s` after
+        a stop is waited for no longer, its message is delivered again; its thread goes on until it returns.
+
+        Args:
+            handler: a plain function.
+            concurrency: maximum number of handlers that run at a time.
+            handle_signals: see `PushConsumer.run`; signals reach the main thread only.
+
+        Raises:
+            ConfigError: the handler is asynchronous, or `concurrency` is below 1.
+            ClosedError: the consumer has failed.
+        """
+        threads = ThreadPoolExecutor(max(1, concurrency), thread_name_prefix="tandemq-handler")
+        in_thread = in_threads(handler, "the handler", threads)
+
+        async def handle(message: Any) -> object:
+            return await in_thread(self._show(message, self._thread))
+
+        try:
+            with stop_signals(self.stop) if handle_signals else contextlib.nullcontext():
+                self._thread.call(self._inner.run(handle, concurrency=concurrency, handle_signals=False))
+        finally:
+            threads.shutdown(wait=False)
+
+    def stop(self) -> None:
+        """Take no more messages, without waiting: `run` and iterations end, and `receive` raises ClosedError. See
+        `PushConsumer.stop`."""
+        self._thread.post(self._inner.stop)
 
 
 class BlockingConsumer(_BlockingReceiver[PushConsumer, BlockingMessage]):

@@ -47,14 +47,18 @@ class HandledConsumer(Protocol[M]):
         """Return whether the consumer was closed."""
 
     @property
-    def is_closing(self) -> bool:
-        """Whether `close` was called and has not ended."""
+    def is_stopping(self) -> bool:
+        """Whether `stop` or `close` was called."""
+
+    @property
+    def workers(self) -> "set[asyncio.Task[None]]":
+        """Tasks that call handlers: those that `close` waits for, and cancels at last."""
 
 
 async def run_handlers(
     consumer: HandledConsumer[M], group: str, handler: Callable[[M], Awaitable[object]], concurrency: int
 ) -> None:
-    """Call `handler` with each message, at most `concurrency` at a time, until the consumer is closed.
+    """Call `handler` with each message, at most `concurrency` at a time, until the consumer is stopped or closed.
 
     Raises:
         ConfigError: the handler is not asynchronous, or `concurrency` is below 1.
@@ -70,7 +74,9 @@ async def run_handlers(
     try:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(concurrency):
-                tasks.create_task(workers.work())
+                worker = tasks.create_task(workers.work())
+                consumer.workers.add(worker)
+                worker.add_done_callback(consumer.workers.discard)
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
 
@@ -98,10 +104,10 @@ class _Workers(Generic[M]):
         return self._runner.cancelling() > self._cancelled
 
     async def work(self) -> None:
-        """Handle messages until the consumer is closed or the runner is cancelled, even if the handler hides that.
+        """Handle messages until the consumer is stopped or the runner is cancelled, even if the handler hides that.
 
         A cancellation that is not the runner's comes from the handler, or from other code that has this task; it fails
-        the message at hand.
+        the message at hand. One while the consumer is stopping leaves it as it is: `close` has it delivered again.
         """
         failed: M | None = None
         while not self._is_ending():
@@ -123,8 +129,9 @@ class _Workers(Generic[M]):
                     if self._is_ending():
                         raise
                     self._reset_cancellation()
-                if self._consumer.is_over() or (isinstance(error, ClosedError) and self._consumer.is_closing):
-                    return  # a ClosedError of the acknowledgement: the handler has not failed
+                is_cut_off = isinstance(error, asyncio.CancelledError | ClosedError) and self._consumer.is_stopping
+                if is_cut_off or self._consumer.is_over():
+                    return  # a ClosedError of the acknowledgement, for instance: the handler has not failed
                 if message is not None:
                     log.exception("handler failed group=%s message=%r", self._group, message)
                     failed = message if not message.is_ended else None

@@ -99,6 +99,13 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(self._loop.call_soon, call.abandon)
             raise
 
+    def post(self, action: Callable[[], object]) -> None:
+        """Call a function on the loop, without waiting; in a signal handler too. Has no effect once the loop has ended,
+        or in a process made by `fork`."""
+        if not self.is_forked:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(action)
+
     def stop(self) -> None:
         """Stop the loop and its thread; has no effect a second time, or in a process made by `fork`."""
         if not self.is_forked:

@@ -13,11 +13,10 @@ No queue belongs to a member: each gets the next messages of any queue. They are
 `invisible_s`; one that is not acknowledged by then comes back, here or at another member.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Unpack
+from typing import Unpack
 
 from tandemq.client.aio.options import PopKeywords
 from tandemq.client.aio.receiving import MessageConsumer
@@ -28,7 +27,7 @@ from tandemq.client.consumer.popped_message import PoppedMessage
 from tandemq.client.consumer.subscription import Expression
 from tandemq.client.core.settings import PopOptions
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ClosedError, LocalError
+from tandemq.errors import LocalError
 from tandemq.model.access import Credentials
 from tandemq.model.topic import AUTO_CREATE_TOPIC
 
@@ -66,14 +65,11 @@ class PopConsumer(MessageConsumer[PopConsumerCore, PoppedMessage]):
         Raises:
             ConfigError: the group, a topic, an expression or an option is invalid.
         """
-        super().__init__(name_servers, client_id, tls, credentials, group, tracing)
         self._options = PopOptions(group=group, **options)
+        super().__init__(name_servers, client_id, tls, credentials, group, tracing, self._options.close_wait_s)
         self._topics = dict(topics or {})
         for topic, expression in self._topics.items():
             make_pop_subscription(topic, expression, 0)
-        self._handling: set[asyncio.Task[Any]] = set()
-        """Tasks of `run` that call a handler."""
-        self._is_draining = False
 
     async def start(self) -> None:
         """Connect, wait for a name server, and begin to pop.
@@ -85,7 +81,7 @@ class PopConsumer(MessageConsumer[PopConsumerCore, PoppedMessage]):
             LocalError: it is started already.
         """
         shell = self._open()
-        self._is_draining = False
+        self._prepare()
         core = self._core = shell.node.pop_consumer(self._options)
         core.on_ready = self._wake_receivers
         shell.on_closed = self._wake_all
@@ -112,34 +108,10 @@ class PopConsumer(MessageConsumer[PopConsumerCore, PoppedMessage]):
         core.subscribe(topic, expression, shell.now)
         shell.wake()
 
-    async def close(self) -> None:
-        """Pop no more, wait for handlers of `run` (`close_wait_s`) and acknowledgements, and have all messages come
-        back that are not ended; has no effect a second time."""
-        await self._close(after_error=False)
-
-    async def _close(self, *, after_error: bool) -> None:
-        async with self._closing:
-            if self._shell is None:
-                return
-            try:
-                if not self._shell.is_closed:
-                    self._shell.check_open()
-                    await self._drain(0 if after_error else self._options.close_wait_s)
-                await self._shell.close(after_error=after_error)
-            except asyncio.CancelledError:
-                self._shell.abort()
-                raise
-
-    async def _drain(self, wait_s: float) -> None:
-        """Give no more messages to receivers and handlers, and wait for the handlers that are running."""
+    def _stop_core(self) -> None:
         shell, core = self._running()
-        self._is_draining = True
         core.stop(shell.now)
         shell.wake()
-        self._wake_all()
-        running = self._handling - {asyncio.current_task()}
-        if running and wait_s > 0:
-            await asyncio.wait(running, timeout=wait_s)
 
     # Taking messages.
 
@@ -148,8 +120,7 @@ class PopConsumer(MessageConsumer[PopConsumerCore, PoppedMessage]):
 
     def _take_next(self, *, for_handler: bool) -> PoppedMessage | None:
         shell, core = self._running()
-        if self._is_draining:
-            raise ClosedError("the consumer is being closed")
+        self._check_taking()
         delivery = core.next_delivery(shell.now, is_renewed=for_handler)
         if delivery is None:
             return None
@@ -167,30 +138,31 @@ class PopConsumer(MessageConsumer[PopConsumerCore, PoppedMessage]):
 
     @contextlib.contextmanager
     def _in_handler(self, message: PoppedMessage, inner: AbstractContextManager[object]) -> Iterator[None]:
-        """Have `close` wait for the handler; the message is renewed until it ends."""
-        task = asyncio.current_task()
-        assert task is not None, "coroutines run in tasks"
-        self._handling.add(task)
+        """Renew the message until the handler ends."""
         try:
             with inner:
                 yield
         finally:
-            self._handling.discard(task)
             message._delivery.is_renewed = False  # noqa: SLF001  # this consumer made it
 
-    async def run(self, handler: PopFunction, *, concurrency: int = 1) -> None:
-        """Call `handler` with each message, at most `concurrency` at a time, until the consumer is closed.
+    async def run(self, handler: PopFunction, *, concurrency: int = 1, handle_signals: bool = True) -> None:
+        """Call `handler` with each message, at most `concurrency` at a time, until the consumer is stopped or closed.
 
         The message is acknowledged when the handler returns. When it raises an exception, or a cancellation that is not
         one of this call, the message comes back after a delay, unless the handler has ended it. While a handler runs,
         the time of its message is renewed (`renew_s`). What the handler returns is ignored. SystemExit,
         KeyboardInterrupt and the like end this call, and the message is not acknowledged.
 
+        Args:
+            handler: an `async def` function.
+            concurrency: maximum number of handlers that run at a time.
+            handle_signals: see `PushConsumer.run`.
+
         Raises:
             ConfigError: the handler is not asynchronous, or `concurrency` is below 1.
             ClosedError: the consumer was not started, or has failed.
         """
-        await self._run_handlers(handler, concurrency)
+        await super().run(handler, concurrency=concurrency, handle_signals=handle_signals)
 
     async def acknowledge(self, message: PoppedMessage) -> None:
         """Acknowledge a message without waiting, so that acknowledgements gather; see `MessageConsumer`."""

@@ -13,7 +13,6 @@ A message that is neither acknowledged nor sent back is delivered again, here or
 the body of `async with` raises, the message received last is sent back at once.
 """
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -74,8 +73,8 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
         Raises:
             ConfigError: the group, a topic, an expression or an option is invalid.
         """
-        super().__init__(name_servers, client_id, tls, credentials, group, tracing)
         self._options = ConsumerOptions(group=group, **options, **window_options(deduplicate))
+        super().__init__(name_servers, client_id, tls, credentials, group, tracing, self._options.close_wait_s)
         self._model = self._options.model
         self._deduplication = deduplicate if isinstance(deduplicate, Deduplication) else Deduplication()
         self._topics = dict(topics or {})
@@ -97,6 +96,7 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
             LocalError: it is started already.
         """
         shell = self._open()
+        self._prepare()
         self._returned.clear()
         core = self._core = shell.node.push_consumer(self._options, shell.now)
         core.on_ready = self._wake_receivers
@@ -133,23 +133,14 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
         core.subscribe(topic, expression, shell.now)
         shell.wake()
 
-    async def close(self) -> None:
-        """Commit, leave the group, close; has no effect a second time."""
-        await self._close(after_error=False)
+    def _stop_core(self) -> None:
+        shell, core = self._running()
+        core.stop(shell.now)
+        shell.wake()
 
-    async def _close(self, *, after_error: bool) -> None:
-        async with self._closing:
-            if self._shell is None:
-                return
-            if not self._shell.is_closed:
-                self._shell.check_open()
-            try:
-                if self._checked is not None:
-                    await self._checked.close()
-                await self._shell.close(after_error=after_error)
-            except asyncio.CancelledError:
-                self._shell.abort()
-                raise
+    async def _end_deliveries(self) -> None:
+        if self._checked is not None:
+            await self._checked.close()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -165,6 +156,7 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
         return None if source is None else source.ready_count + len(self._returned)
 
     def _take_next(self, *, for_handler: bool) -> ReceivedMessage | None:  # noqa: ARG002  # pop consumers need it
+        self._check_taking()
         delivery = self._next_returned() or self._next_delivery()
         if delivery is None:
             return None
@@ -197,19 +189,25 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
             self._returned.append(message._delivery)  # noqa: SLF001  # this consumer made it
             self._wake_receivers()
 
-    async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
-        """Call `handler` with each message, at most `concurrency` at a time, until the consumer is closed.
+    async def run(self, handler: Handler, *, concurrency: int = 1, handle_signals: bool = True) -> None:
+        """Call `handler` with each message, at most `concurrency` at a time, until the consumer is stopped or closed.
 
         The message is acknowledged when the handler returns, and sent back when it raises an exception, or a
         cancellation that is not one of this call, unless the handler has ended it. What the handler returns is ignored.
         SystemExit, KeyboardInterrupt and the like end this call, and the message is not acknowledged. An orderly
         consumer handles at most one message of a queue at a time.
 
+        Args:
+            handler: an `async def` function.
+            concurrency: maximum number of handlers that run at a time.
+            handle_signals: whether the first SIGINT or SIGTERM stops the consumer, and a second one ends the process at
+                once. Signals that the application handles itself are left to it.
+
         Raises:
             ConfigError: the handler is not asynchronous, or `concurrency` is below 1.
             ClosedError: the consumer was not started, or has failed.
         """
-        await self._run_handlers(handler, concurrency)
+        await super().run(handler, concurrency=concurrency, handle_signals=handle_signals)
 
     async def acknowledge(self, message: ReceivedMessage) -> None:
         """See `MessageConsumer`."""

@@ -1,6 +1,9 @@
 """What push and pop consumers have in common: messages are received one by one, iterated over, or given to a handler.
 
 A receiver that finds no message waits, and as many are woken as there are messages.
+
+    stop ─► no more messages are pulled or taken ─► handlers end, or are cancelled after `close_wait_s`
+    close ─► stop ─► wait for handlers ─► commit, leave the group ─► what is not ended is delivered again
 """
 
 import asyncio
@@ -14,6 +17,7 @@ from typing import Generic, TypeVar
 
 from tandemq.client.aio.handlers import HandledMessage, run_handlers
 from tandemq.client.aio.lifecycle import AsyncClient, Core
+from tandemq.client.aio.stop_signals import StopSignals
 from tandemq.client.aio.tracing import TracedClient, Tracing
 from tandemq.client.aio.transport import Shell
 from tandemq.client.consumer.subscription import Expression, check_expression_at_broker
@@ -28,6 +32,8 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=HandledMessage)
 YIELD_AFTER = 64
 """After this many messages without a wait, the event loop gets a turn."""
+HANDLER_END_S = 0.5
+"""For how long `close` waits for handlers that it has cancelled."""
 
 
 class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
@@ -43,14 +49,25 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
         credentials: Credentials | None,
         group: str,
         tracing: Tracing | None,
+        close_wait_s: float,
     ) -> None:
         """Create a consumer that is not connected yet."""
         super().__init__(name_servers, client_id, tls, credentials)
         self._group = group
+        self._close_wait_s = close_wait_s
         self._tracing = tracing
         self._receivers: deque[asyncio.Future[None]] = deque()
         self._taken = 0
         self._closing = asyncio.Lock()
+        self._is_stopping = False
+        self._cut_off: asyncio.Handle | None = None
+        """Cancels the handlers that still run after `close_wait_s`."""
+        self._cut_off_s = 0.0
+        """When, by the clock of the event loop."""
+        self._signals: list[StopSignals] = []
+        """Of the calls of `run`; after a signal they stay until the consumer is closed."""
+        self.workers: set[asyncio.Task[None]] = set()
+        """Tasks of `run` that call handlers."""
 
     # What a consumer supplies.
 
@@ -73,6 +90,98 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
     @abstractmethod
     async def acknowledge(self, message: M) -> None:
         """Acknowledge a message whose handler has returned. For `run`."""
+
+    @abstractmethod
+    def _stop_core(self) -> None:
+        """Have the core pull and deliver no more messages."""
+
+    # Stop and close.
+
+    def _prepare(self) -> None:
+        """Prepare a start."""
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Take no more messages, without waiting, before `close`.
+
+        `run` returns when its handlers have; those that run longer than `close_wait_s` are cancelled. `async for` ends,
+        and `receive` raises ClosedError. Messages that were taken can be ended until `close`; the queues are kept until
+        then. Has no effect a second time, or on a consumer that was closed.
+
+        Raises:
+            ClosedError: the consumer was not started.
+            LocalError: it belongs to another event loop.
+        """
+        shell = self._started()
+        if not shell.is_closed:
+            shell.check_open()
+            self._begin_stop(self._close_wait_s)
+
+    def _begin_stop(self, wait_s: float) -> None:
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._stop_core()
+            self._wake_all()
+            loop = asyncio.get_running_loop()
+            self._cut_off_s = loop.time() + wait_s
+            self._cut_off = loop.call_later(wait_s, self._cancel_handlers)
+        if wait_s <= 0:
+            self._cancel_handlers()
+
+    def _cancel_handlers(self) -> None:
+        try:
+            caller = asyncio.current_task()
+        except RuntimeError:  # a timer called it
+            caller = None
+        running = self.workers - {caller}
+        if running:
+            log.warning("handlers are cancelled, the consumer closes group=%s count=%d", self._group, len(running))
+        for worker in running:
+            worker.cancel()
+
+    async def _handlers_ended(self) -> None:
+        """Wait for running handlers, but for one that called this; they are cancelled when their time is over."""
+        running = self.workers - {asyncio.current_task()}
+        if running:
+            left_s = max(0.0, self._cut_off_s - asyncio.get_running_loop().time())
+            await asyncio.wait(running, timeout=left_s + HANDLER_END_S)
+
+    async def close(self) -> None:
+        """Take no more messages, wait for the handlers of `run`, commit, leave the group, close.
+
+        Handlers that run longer than `close_wait_s` are cancelled. What was received and is not ended is delivered
+        again, here or at another member, and nothing else is. A second call waits for the first one. A cancelled one
+        cancels the handlers and closes the connections at once.
+
+        Raises:
+            LocalError: the consumer belongs to another event loop.
+        """
+        await self._close(after_error=False)
+
+    async def _close(self, *, after_error: bool) -> None:
+        async with self._closing:
+            if self._shell is None:
+                return
+            if not self._shell.is_closed:
+                self._shell.check_open()
+            try:
+                if not self._shell.is_closed:
+                    self._begin_stop(0 if after_error else self._close_wait_s)
+                    await self._handlers_ended()
+                await self._end_deliveries()
+                await self._shell.close(after_error=after_error)
+            except asyncio.CancelledError:
+                self._shell.abort()
+                self._cancel_handlers()
+                raise
+            finally:
+                if self._cut_off is not None:
+                    self._cut_off.cancel()
+                while self._signals:
+                    self._signals.pop().remove()
+
+    async def _end_deliveries(self) -> None:
+        """End what follows the handlers, before the core closes."""
 
     # Topics.
 
@@ -106,9 +215,13 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
         return shell.is_closed
 
     @property
-    def is_closing(self) -> bool:
-        """Whether `close` was called and has not ended."""
-        return self._closing.locked()
+    def is_stopping(self) -> bool:
+        """Whether `stop` or `close` was called."""
+        return self._is_stopping
+
+    def _check_taking(self) -> None:
+        if self._is_stopping:
+            raise ClosedError("the consumer is being closed")
 
     def _is_open(self) -> bool:
         return self._shell is not None and not self._shell.is_closed
@@ -135,10 +248,10 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
                     count -= 1
 
     async def receive(self, timeout_s: float | None = None) -> M | None:
-        """Return the next message; None if there was none for `timeout_s` seconds.
+        """Return the next message; None if there was none for `timeout_s` seconds. A cancelled call takes none.
 
         Raises:
-            ClosedError: the consumer was closed.
+            ClosedError: the consumer was stopped or closed, perhaps meanwhile.
         """
         if self._taken >= YIELD_AFTER:
             await self._yield_to_loop()
@@ -213,7 +326,7 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
             raise
 
     async def __aiter__(self) -> AsyncIterator[M]:
-        """Iterate over messages until the consumer is closed.
+        """Iterate over messages until the consumer is stopped or closed.
 
         Raises:
             ClosedError: the consumer was not started, or has failed.
@@ -225,7 +338,7 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
             try:
                 message = self._next()
             except ClosedError:
-                if self.is_over() or self.is_closing:
+                if self.is_over() or self.is_stopping:
                     return
                 raise
             if message is None:
@@ -233,8 +346,23 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
             else:
                 yield message
 
-    async def _run_handlers(self, handler: Callable[[M], Awaitable[object]], concurrency: int) -> None:
-        await run_handlers(self, self._group, handler, concurrency)
+    async def run(
+        self, handler: Callable[[M], Awaitable[object]], *, concurrency: int = 1, handle_signals: bool = True
+    ) -> None:
+        """Call `handler` with each message until the consumer is stopped, by the first signal too. After a signal a
+        second one ends the process, until the consumer is closed."""
+        if not handle_signals:
+            await run_handlers(self, self._group, handler, concurrency)
+            return
+        signals = StopSignals(self.stop)
+        signals.install()
+        self._signals.append(signals)
+        try:
+            await run_handlers(self, self._group, handler, concurrency)
+        finally:
+            if signals in self._signals and not (self._is_stopping and self._is_open()):
+                self._signals.remove(signals)
+                signals.remove()
 
     async def send_reply(self, reply: Message) -> SendResult:
         """Send the reply to a request; see `ReceivedMessage.reply`."""

@@ -8,6 +8,10 @@ Concurrent: all pulled messages may be delivered at once; the order within a que
 Orderly: one message of each queue at a time, under the lock of the queue; a failed message is delivered again before
 the next one.
 
+`stop` ends deliveries: what was delivered can still be ended, and the queues stay assigned meanwhile. `close` commits
+and gives the queues up, so that other members continue behind the acknowledged messages. A message that is not ended,
+but overtaken by acknowledged ones, is sent back first; otherwise those would be delivered again with it.
+
 With a window of handled messages, duplicates are not delivered (`client.consumer.deduplication`).
 
 Invariant: a delivery is ended once, by `ack` or `retry`; one that is not ended stays uncommitted and is delivered
@@ -31,10 +35,10 @@ from tandemq.client.consumer.deduplication import DuplicateDecision, DuplicateFi
 from tandemq.client.consumer.delivery import Delivery
 from tandemq.client.consumer.queues.assigned_queue import AssignedQueue, AssignmentState
 from tandemq.client.consumer.rebalance import RebalanceService
-from tandemq.client.consumer.send_back import DEAD_LETTER_LEVEL, MessageSendBack
+from tandemq.client.consumer.send_back import DEAD_LETTER_LEVEL, RECONSUME_TIMES_DEFAULT, MessageSendBack
 from tandemq.client.consumer.subscription import Expression, make_subscription
 from tandemq.client.core.calls import Ticket, Timers
-from tandemq.client.core.operations import OperationRunner, void
+from tandemq.client.core.operations import OperationRunner, Steps, current_time, pause, wait
 from tandemq.client.core.routes import TopicRoute
 from tandemq.client.core.settings import ConsumerOptions, MessageModel
 from tandemq.model.group import ConsumerData, Sql
@@ -46,6 +50,10 @@ LOCAL_RETRY_MS = 5_000
 """Pause before a message that could not be sent back is delivered again here."""
 PARKED_MAX_MS = 60_000
 """For how long a duplicate waits for the end of the delivery before it; then it is delivered too."""
+
+RETURN_LEVEL = 1
+"""Delay level of a message that was not handled before the consumer closed: a second, by default."""
+CLOSE_CHECK_MS = 10
 
 
 class PushConsumerCore:
@@ -76,7 +84,10 @@ class PushConsumerCore:
             if options.duplicate_window
             else None
         )
+        self._is_stopped = False
         self._is_closed = False
+        self._sending_back = 0
+        """Number of messages that are being sent back."""
         self.tracer: ConsumeTracer | None = None
         """Records deliveries, if `options.trace`."""
         self.on_ready: Callable[[], None] = lambda: None
@@ -241,21 +252,24 @@ class PushConsumerCore:
 
     def _send_back(self, delivery: Delivery, level: int, ticket: Ticket[None], now: Now) -> None:
         def on_settled(done: Ticket[bool]) -> None:
-            if done.error is None and done.result():
-                self._timers.at(0, lambda now: self._acknowledge(delivery, now))
-            else:
-                self._timers.at(0, lambda now: self._redeliver_later(delivery, now))
+            is_stored = done.error is None and done.result()
+            self._timers.at(0, partial(self._on_sent_back, delivery, is_stored))
             ticket.settle(None)
 
+        self._sending_back += 1
         operation = self._sender.send_back(delivery.queue, delivery.message, level)
         self._runner.start(operation, now).then(on_settled)
 
-    def _redeliver_later(self, delivery: Delivery, now: Now) -> None:
-        void(self._timers.at(now.mono_ms + LOCAL_RETRY_MS, lambda now: self._redeliver(delivery, now)))
+    def _on_sent_back(self, delivery: Delivery, is_stored: bool, now: Now) -> None:
+        self._sending_back -= 1
+        if is_stored:
+            self._acknowledge(delivery, now)
+        else:
+            self._timers.at(now.mono_ms + LOCAL_RETRY_MS, lambda now: self._redeliver(delivery, now))
 
     def _redeliver(self, delivery: Delivery, now: Now) -> None:
         assigned = delivery.assigned
-        if assigned is None or not delivery.is_ours:
+        if assigned is None or not delivery.is_ours or self._is_stopped:
             return
         message = replace(delivery.message, reconsume_times=delivery.message.reconsume_times + 1)
         self._deliver(Delivery(message, delivery.queue, assigned, delivery.generation), now)
@@ -275,21 +289,60 @@ class PushConsumerCore:
         self._ready.append(delivery)
         self.on_ready()
 
-    def close(self, now: Now) -> Ticket[None]:
-        """Stop reading and commit; the ticket is settled when the brokers have responded or timed out."""
-        self._is_closed = True
+    # Close.
+
+    def stop(self, now: Now) -> None:
+        """Pull and deliver no more. Messages that were delivered can be ended until `close`."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        self.rebalance_service.stop()
+        direct = [delivery for delivery in self._ready if delivery.assigned is None]
         self._ready.clear()
         self._waiting.clear()
-        return self.rebalance_service.close(now)
+        for delivery in direct:
+            self._end(delivery, now, acknowledged=False)
+
+    def close(self, now: Now) -> Ticket[None]:
+        """Stop, end what is overtaken, and commit; the ticket is settled when the brokers have responded or timed
+        out."""
+        self.stop(now)
+        self._is_closed = True
+        return self._runner.start(self._closing(), now)
+
+    def _closing(self) -> Steps[None]:
+        while self._sending_back:
+            yield from pause(CLOSE_CHECK_MS)
+        if self.options.model is MessageModel.CLUSTERING and not self.options.orderly:
+            for assigned in self.rebalance_service.active():
+                for message in assigned.process_queue.overtaken():
+                    self._return_overtaken(assigned, message, (yield from current_time()))
+        while self._sending_back:
+            yield from pause(CLOSE_CHECK_MS)
+        yield from wait(self.rebalance_service.close((yield from current_time())))
+
+    def _return_overtaken(self, assigned: AssignedQueue, message: StoredMessage, now: Now) -> None:
+        """Send back a message that was not handled. One at its last attempt would become a dead letter."""
+        message = self._with_own_topic(assigned.queue, message)
+        limit = self.options.max_reconsume_times
+        if message.reconsume_times < (limit if limit >= 0 else RECONSUME_TIMES_DEFAULT):
+            delivery = Delivery(message, assigned.queue, assigned, assigned.process_queue.generation, is_ended=True)
+            self._send_back(delivery, RETURN_LEVEL, Ticket(), now)
+
+    def _with_own_topic(self, queue: MessageQueue, message: StoredMessage) -> StoredMessage:
+        """Return a message of the retry topic with the topic that it was sent to first."""
+        if queue.topic != retry_topic(self.options.group):
+            return message
+        return replace(message, topic=message.properties.get(RETRY_TOPIC, message.topic))
 
     # Messages and locks of assigned queues.
 
     def _on_messages(self, assigned: AssignedQueue, messages: list[StoredMessage], now: Now) -> None:
-        if self._is_closed:
+        if self._is_stopped:
             return
         queue = assigned.queue
         if queue.topic == retry_topic(self.options.group):
-            messages = [replace(m, topic=m.properties.get(RETRY_TOPIC, m.topic)) for m in messages]
+            messages = [self._with_own_topic(queue, message) for message in messages]
         generation = assigned.process_queue.generation
         deliveries = [Delivery(message, queue, assigned, generation) for message in messages]
         if self.options.orderly:
@@ -315,7 +368,7 @@ class PushConsumerCore:
     def _reject(self, delivery: Delivery, now: Now) -> None:
         """Retry an unreadable message. An orderly consumer sends it to the dead letter topic at once, because its queue
         would stop while the same bytes are retried."""
-        if not delivery.is_ours or self._is_closed:
+        if not delivery.is_ours or self._is_stopped:
             return
         is_broadcast = self.options.model is MessageModel.BROADCASTING
         outcome = "skipped" if is_broadcast else "dead letter" if self.options.orderly else "sent back"

@@ -68,6 +68,7 @@ class RebalanceService:
         self._is_in_pass = False
         self._is_requested_again = False
         self._round = 0
+        self._is_stopped = False
         self._is_closed = False
         self._warned_ms: dict[str, int] = {}
         """Topics that cannot be consumed, and when that was logged."""
@@ -187,7 +188,7 @@ class RebalanceService:
         for queue in [queue for queue in self._assigned if queue.topic == topic and queue not in wanted]:
             self.drop(self._assigned[queue], now)
         for queue in queues:
-            if queue not in self._assigned:
+            if queue not in self._assigned and not self._is_stopped:
                 self._open(queue, now)
 
     # Life of an assigned queue.
@@ -288,7 +289,7 @@ class RebalanceService:
 
     def _lock_lost(self, assigned: AssignedQueue, now: Now) -> None:
         self._remove(assigned)
-        if not self._is_closed:
+        if not self._is_stopped:
             self._open(assigned.queue, now)
 
     # Offsets.
@@ -301,11 +302,16 @@ class RebalanceService:
         """Cancel a commit that was not sent: the position of the queue was moved from outside."""
         self._offsets.withdraw(queue, now)
 
-    def close(self, now: Now) -> Ticket[None]:
-        """Stop reading, commit, unlock; the ticket is settled when the brokers have responded or timed out."""
-        self._is_closed = True
+    def stop(self) -> None:
+        """Pull no more, and take over no more queues. Those assigned are kept, unless another member gets them."""
+        self._is_stopped = True
         for assigned in self._assigned.values():
             assigned.puller.stop()
+
+    def close(self, now: Now) -> Ticket[None]:
+        """Stop reading, commit, unlock; the ticket is settled when the brokers have responded or timed out."""
+        self.stop()
+        self._is_closed = True
         return self._runner.start(self._closing(), now)
 
     def _closing(self) -> Steps[None]:

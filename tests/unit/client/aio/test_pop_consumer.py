@@ -279,16 +279,18 @@ def test_blocking_consumer_pops_and_acknowledges(tandemq_broker: LocalCluster) -
             assert message.is_ended
         assert bodies == {b"0", b"1", b"2"}
         assert consumer.receive(0.5) is None
-        closed: list[ClosedError] = []
-        waiter = threading.Thread(target=_iterate, args=(consumer, closed))
+        ended: list[str] = []
+        waiter = threading.Thread(target=_iterate, args=(consumer, ended))
         waiter.start()
     waiter.join(60)
-    assert closed
+    assert ended == ["iteration", "receive"]
 
 
-def _iterate(consumer: BlockingPopConsumer, closed: list[ClosedError]) -> None:
+def _iterate(consumer: BlockingPopConsumer, ended: list[str]) -> None:
+    for _ in consumer:
+        pass
+    ended.append("iteration")
     try:
-        for _ in consumer:
-            pass
-    except ClosedError as error:
-        closed.append(error)
+        consumer.receive()
+    except ClosedError:
+        ended.append("receive")

@@ -5,6 +5,9 @@
 Invariant: `committable` never passes an unacknowledged message, and never decreases except by `reset`, which starts a
 new generation: acknowledgements of an older generation are void.
 
+A message is *overtaken* while it is unacknowledged and a later one of the queue is acknowledged: another consumer
+that continues at `committable` gets the later one again.
+
 Source: RocketMQ ProcessQueue.
 """
 
@@ -16,14 +19,16 @@ from tandemq.model.message import MessageQueue, StoredMessage
 class ProcessQueue:
     """Unacknowledged messages of one queue."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_count_max", "_unacked", "generation", "next_offset", "queue")
+    __slots__ = ("_acked_end", "_bytes", "_bytes_max", "_count_max", "_unacked", "generation", "next_offset", "queue")
 
     def __init__(self, queue: MessageQueue, count_max: int, bytes_max: int) -> None:
         """Empty, at offset 0 until `reset`. `count_max`, `bytes_max`: limits of `has_room`."""
         self.queue = queue
         self.next_offset = 0
         self.generation = 0
-        self._unacked: dict[int, int] = {}
+        self._unacked: dict[int, StoredMessage] = {}
+        self._acked_end = 0
+        """The offset after the last acknowledged message."""
         self._bytes = 0
         self._count_max = count_max
         self._bytes_max = bytes_max
@@ -32,20 +37,22 @@ class ProcessQueue:
         """Add pulled messages. The size of one is the larger of its record and its body, which may be decompressed."""
         unacked = self._unacked
         for message in messages:
-            size = message.size
-            if len(message.body) > size:
-                size = len(message.body)
-            unacked[message.queue_offset] = size
-            self._bytes += size
+            unacked[message.queue_offset] = message
+            self._bytes += _size_of(message)
 
     def ack(self, queue_offset: int) -> None:
         """Remove an acknowledged message; has no effect a second time."""
-        self._bytes -= self._unacked.pop(queue_offset, 0)
+        message = self._unacked.pop(queue_offset, None)
+        if message is not None:
+            self._bytes -= _size_of(message)
+            if queue_offset >= self._acked_end:
+                self._acked_end = queue_offset + 1
 
     def reset(self, queue_offset: int) -> None:
         """Drop all messages and continue at another offset."""
         self._unacked.clear()
         self._bytes = 0
+        self._acked_end = 0
         self.next_offset = queue_offset
         self.generation += 1
 
@@ -53,6 +60,10 @@ class ProcessQueue:
     def committable(self) -> int:
         """The offset at which another consumer would have to continue."""
         return next(iter(self._unacked), self.next_offset)
+
+    def overtaken(self) -> list[StoredMessage]:
+        """Return the unacknowledged messages before the last acknowledged one."""
+        return [message for offset, message in self._unacked.items() if offset < self._acked_end]
 
     @property
     def has_room(self) -> bool:
@@ -73,3 +84,8 @@ class ProcessQueue:
     def bytes_held(self) -> int:
         """Size of the unacknowledged messages, bytes."""
         return self._bytes
+
+
+def _size_of(message: StoredMessage) -> int:
+    size = message.size
+    return size if size >= len(message.body) else len(message.body)
