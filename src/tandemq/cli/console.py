@@ -19,6 +19,7 @@ from tandemq.cli.support.client_session import namesrv_option, quiet
 from tandemq.cli.support.output import json_option, show_facts, show_rows, time_text
 from tandemq.cli.support.tls import client_tls
 from tandemq.errors import ConfigError
+from tandemq.real.service_manager import ServiceManager
 
 if TYPE_CHECKING:
     from tandemq.console.access.accounts import Accounts
@@ -178,7 +179,8 @@ def _serve(options: dict[str, Any]) -> None:
             secret = registries.secret_file()
             stack.callback(PublisherThread(database, options["registry"], secret, settings.tls).close)
         ready = _printer(as_json=options["as_json"])
-        asyncio.run(serve(settings, database, options["name_servers"], address, listeners, ready))
+        manager = ServiceManager.of_environment(os.environ)
+        asyncio.run(serve(settings, database, options["name_servers"], address, listeners, ready, manager))
 
 
 def _wait_for_end() -> None:

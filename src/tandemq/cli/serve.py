@@ -18,6 +18,7 @@ from tandemq.config.files import load_broker_config, load_name_server_config, lo
 from tandemq.errors import ConfigError
 from tandemq.real.descriptors import raise_limit
 from tandemq.real.memory import keep_blocks
+from tandemq.real.service_manager import ServiceManager
 
 log = logging.getLogger(__name__)
 
@@ -50,15 +51,19 @@ def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _stop_on_signal(stop: Callable[[], None], *, while_stdin: bool) -> None:
+def _stop_on_signal(stop: Callable[[], None], manager: ServiceManager, *, while_stdin: bool) -> None:
+    def stop_on_signal(*_: object) -> None:
+        manager.stopping()
+        stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop())
+        signal.signal(number, stop_on_signal)
     if while_stdin:
 
         def wait_for_end() -> None:
             while os.read(sys.stdin.fileno(), 4096):
                 continue
-            stop()
+            stop_on_signal()
 
         threading.Thread(target=wait_for_end, name="stdin", daemon=True).start()
 
@@ -125,6 +130,8 @@ def broker(
         use_json({"broker": config.broker_name, "broker_id": config.broker_id})
     keep_blocks()
     raise_limit()
+    manager = ServiceManager.of_environment(os.environ)
+    manager.starting("opening the store")
     role = "role by the registry" if config.registry_address else config.static_role
     beside = None if proxy_port is None else ProxyBeside(config, proxy_port)
     process = BrokerProcess(config, accept_loss=accept_loss)
@@ -141,7 +148,7 @@ def broker(
             beside.stop()
         process.close()
         raise
-    _stop_on_signal(stop, while_stdin=while_stdin)
+    _stop_on_signal(stop, manager, while_stdin=while_stdin)
     _print_ready(
         f"tandemq broker {config.broker_name}/{config.broker_id} ({role}) at {process.address}, "
         f"fast port {process.fast_port}, replication {process.ha_address}, store {config.store_path}, {NAME} engine"
@@ -163,7 +170,7 @@ def broker(
     )
     # What the start has made stays: the collector of cycles need not look at it again, which took it 30 ms at a time.
     gc.freeze()
-    process.run()
+    process.run(manager)
     process.close()
 
 
@@ -189,9 +196,10 @@ def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json:
     if config.log_format == "json":
         use_json({})
     raise_limit()
+    manager = ServiceManager.of_environment(os.environ)
     process = NameServerProcess(config)
     process.open()
-    _stop_on_signal(process.stop, while_stdin=while_stdin)
+    _stop_on_signal(process.stop, manager, while_stdin=while_stdin)
     _print_ready(
         f"tandemq name server at {process.address}"
         + (f", metrics http://{process.metrics_address}/metrics" if process.metrics_address else ""),
@@ -200,7 +208,7 @@ def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json:
     )
     # What the start has made stays: the collector of cycles need not look at it again, which took it 30 ms at a time.
     gc.freeze()
-    process.run()
+    process.run(manager)
     process.close()
 
 
@@ -239,18 +247,19 @@ def proxy(
     if config.log_format == "json":
         use_json({})
     raise_limit()
+    manager = ServiceManager.of_environment(os.environ)
     if config.processes > 1:
         group = ProxyGroup(config)
-        group.open()
-        _stop_on_signal(group.stop, while_stdin=while_stdin)
+        group.open(manager.report_ns)
+        _stop_on_signal(group.stop, manager, while_stdin=while_stdin)
         address, metrics = f"{config.bind_address}:{config.listen_port}", ""
         text = f"tandemq proxy at {address}, {config.processes} processes"
         _print_ready(text, {"address": address, "processes": config.processes}, as_json=as_json)
-        group.run()
+        group.run(manager)
         return
     process = ProxyProcess(config)
     process.open()
-    _stop_on_signal(process.stop, while_stdin=while_stdin)
+    _stop_on_signal(process.stop, manager, while_stdin=while_stdin)
     address, metrics = process.address, process.metrics_address
     _print_ready(
         f"tandemq proxy at {address}" + (f", metrics http://{metrics}/metrics" if metrics else ""),
@@ -258,7 +267,7 @@ def proxy(
         as_json=as_json,
     )
     gc.freeze()
-    process.run()
+    process.run(manager)
     process.close()
 
 

@@ -32,6 +32,7 @@ from tandemq.errors import LocalError, TandemError
 from tandemq.groupdb.database import GroupDatabase
 from tandemq.real.network.addresses import text_of
 from tandemq.real.network.listening import ALL_INTERFACES, bind
+from tandemq.real.service_manager import ServiceManager
 
 log = logging.getLogger(__name__)
 SETUP_MS = 15 * 60_000
@@ -108,8 +109,9 @@ async def serve(
     address: ListenAddress,
     listeners: list[Listener],
     ready: Callable[[str], None],
+    manager: ServiceManager,
 ) -> None:
-    """Run the console until a signal; `ready` gets the link to print."""
+    """Run the console until a signal; `ready` gets the link to print, `manager` the reports of the loop."""
     async with open_console(settings, database, name_servers) as console:
         config = uvicorn.Config(
             build_app(console),
@@ -127,22 +129,45 @@ async def serve(
         )
         for name in ("uvicorn.error", "asyncio"):
             logging.getLogger(name).addFilter(LineLimit())
-        server = _Server(config, console)
+        server = _Server(config, console, manager)
         for listener in listeners:
             listener.busy = lambda: busy_descriptors(server.server_state.connections)
-        ready(link_of(console, listeners[0], is_secure=bool(address.certificate)))
+        link = link_of(console, listeners[0], is_secure=bool(address.certificate))
+        server.status = f"serving at {'/'.join(link.split('/')[:3])}"
+        ready(link)
         await server.serve(sockets=[*listeners])
 
 
 class _Server(uvicorn.Server):
     """A server that ends the streams when it shall exit."""
 
-    def __init__(self, config: uvicorn.Config, console: Console) -> None:
+    def __init__(self, config: uvicorn.Config, console: Console, manager: ServiceManager) -> None:
         super().__init__(config)
+        self.status = ""
         self._console = console
+        self._manager = manager
+        self._reports: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections, and report that the loop turns from then on."""
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._reports = asyncio.create_task(self._report())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; the reports go on until the last response is sent."""
+        await super().shutdown(sockets=sockets)
+        if self._reports is not None:
+            self._reports.cancel()
+
+    async def _report(self) -> None:
+        while True:
+            self._manager.alive(self.status)
+            await asyncio.sleep(self._manager.report_ns / 1e9)
 
     def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002  # the signature of signal handlers
         """Stop; at the second SIGINT at once. uvicorn's handler raises the signal again: the exit code is not 0."""
+        self._manager.stopping()
         self._console.ending.set()
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True

@@ -66,6 +66,7 @@ WAIT_MS_MAX = 1_000
 LEAVING_MS = 500
 SENDING_MS = 1_000
 POLLED_MAX = 256
+NEVER_NS = 1 << 62
 _STALLED = "it does not read its responses"
 _GONE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
 
@@ -118,6 +119,8 @@ class Loop:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
         self._stopping = False
+        self._report_turns: Callable[[], None] = lambda: None
+        self._report_ns = self._report_due_ns = NEVER_NS
         self.registry: RegistrySession | None = None
         """Executes the node's registry operations; calls `wake` when it has events."""
 
@@ -175,11 +178,22 @@ class Loop:
 
     # Running.
 
+    def report_alive(self, report: Callable[[], None], interval_ns: int) -> None:
+        """Have `run` call `report` after its first turn, and after the first turn of each interval from then on.
+
+        Without anything to do the loop turns once in WAIT_MS_MAX.
+        """
+        self._report_turns, self._report_ns, self._report_due_ns = report, interval_ns, 0
+        self.wake()  # the first turn does not wait
+
     def run(self, node: Node) -> None:
         """Run turns of the node until `stop`."""
         self.accept()
         while not self._stopping:
             self._once(node)
+            if self._turn_began_ns >= self._report_due_ns:
+                self._report_due_ns = self._turn_began_ns + self._report_ns
+                self._report_turns()
 
     def _once(self, node: Node, wait_ms: int = WAIT_MS_MAX) -> None:
         deadline = node.deadline_ms()

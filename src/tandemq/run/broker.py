@@ -19,12 +19,14 @@ from tandemq.real.loop import Loop
 from tandemq.real.network.addresses import own_ip, text_of
 from tandemq.real.network.listening import has_ipv6
 from tandemq.real.network.tls import between_brokers
+from tandemq.real.service_manager import Supervisor
 from tandemq.registry import ZOOKEEPER, parse_address
 from tandemq.run.account_files import open_account_files
 from tandemq.run.monitoring import Monitoring
 from tandemq.run.ports import FAST_PORT_DISTANCE
 from tandemq.run.registry_session import ClosableSession, open_zookeeper
 from tandemq.run.secret import check_private, open_keyring
+from tandemq.run.service_reports import report_to
 from tandemq.run.store_identity import claim
 from tandemq.run.tls import CertificateWatch, protect
 from tandemq.telemetry.buckets import DurationBuckets
@@ -178,9 +180,10 @@ class BrokerProcess:
         servers = self.config.name_servers
         return self.config.advertised_ip.strip("[]") or (own_ip(servers[0]) if servers else "127.0.0.1")
 
-    def run(self) -> None:
-        """Serve until `stop` is called."""
+    def run(self, supervisor: Supervisor | None = None) -> None:
+        """Serve until `stop` is called. `supervisor`: receives reports that the loop turns."""
         assert self._loop is not None, "open first"
+        report_to(supervisor, self._loop, self.node, self.address)
         self._loop.run(self.node if self._monitoring is None else self._monitoring.metered)
 
     def stop(self) -> None:

@@ -13,9 +13,11 @@ from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
 from tandemq.real.network.addresses import text_of
 from tandemq.real.network.listening import ALL_INTERFACES
+from tandemq.real.service_manager import Supervisor
 from tandemq.run.account_files import AccountDirectory
 from tandemq.run.monitoring import Monitoring
 from tandemq.run.secret import open_keyring
+from tandemq.run.service_reports import report_to
 from tandemq.run.tls import CertificateWatch, protect
 
 log = logging.getLogger(__name__)
@@ -87,9 +89,10 @@ class NameServerProcess:
         """The present settings, which may change while the name server runs."""
         return self.config if self._node is None else self._node.config
 
-    def run(self) -> None:
-        """Serve until `stop` is called."""
+    def run(self, supervisor: Supervisor | None = None) -> None:
+        """Serve until `stop` is called. `supervisor`: receives reports that the loop turns."""
         assert self._loop is not None and self._node is not None, "open first"
+        report_to(supervisor, self._loop, self._node, self.address)
         self._loop.run(self._node if self._monitoring is None else self._monitoring.metered)
 
     def stop(self) -> None:

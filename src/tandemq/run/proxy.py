@@ -7,6 +7,7 @@ A stopping process tells its clients to go elsewhere, ends long polls, and answe
 """
 
 import logging
+import mmap
 import os
 import signal
 import time
@@ -28,8 +29,10 @@ from tandemq.real.clock import read_clock
 from tandemq.real.loop import Loop
 from tandemq.real.network.addresses import own_ip, text_of
 from tandemq.real.network.listening import ALL_INTERFACES
+from tandemq.real.service_manager import REPORT_NS, REPORTS_PER_TIMEOUT, Supervisor
 from tandemq.run.monitoring import Monitoring
 from tandemq.run.secret import SecretFile
+from tandemq.run.service_reports import report_to
 from tandemq.run.tls import CertificateWatch, protect
 
 log = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ RESTART_S = 1.0
 SOON_S = 10.0
 STOP_S = 10.0
 """After this time processes that do not stop are killed."""
+SILENT_REPORTS = REPORTS_PER_TIMEOUT
 
 
 class ProxyProcess:
@@ -90,9 +94,10 @@ class ProxyProcess:
             self.close()
             raise
 
-    def run(self) -> None:
-        """Serve until `stop` is called."""
+    def run(self, supervisor: Supervisor | None = None) -> None:
+        """Serve until `stop` is called. `supervisor`: receives reports that the loop turns."""
         assert self._loop is not None and self._node is not None, "open first"
+        report_to(supervisor, self._loop, self._node, self.address)
         self._loop.run(self._node if self._monitoring is None else self._monitoring.metered)
 
     def stop(self) -> None:
@@ -137,6 +142,34 @@ def own_credentials(config: ProxyConfig) -> Credentials | None:
     return member_credentials(SecretFile(config.ha_secret_file).secrets()[0]) if config.ha_secret_file else None
 
 
+class Heartbeats:
+    """Times at which processes reported that their loops turn, in memory that they share."""
+
+    def __init__(self, processes: int) -> None:
+        """Reserve the memory; the processes have to be forked afterwards."""
+        self._times = memoryview(mmap.mmap(-1, 8 * processes)).cast("q")
+
+    def beat(self, number: int) -> None:
+        """Note that process `number` is alive now."""
+        self._times[number] = time.monotonic_ns()
+
+    def oldest_ns(self) -> int:
+        """Return how long ago the process that has been silent for longest reported."""
+        return time.monotonic_ns() - min(self._times)
+
+
+class _Heartbeat:
+    """Reports of one process of a group to the one that watches them."""
+
+    def __init__(self, heartbeats: Heartbeats, number: int, report_ns: int) -> None:
+        self.report_ns = report_ns
+        self._heartbeats = heartbeats
+        self._number = number
+
+    def alive(self, status: str) -> None:  # noqa: ARG002  # a `Supervisor`
+        self._heartbeats.beat(self._number)
+
+
 class ProxyGroup:
     """Processes that share a port: `open`, then `run` until `stop`."""
 
@@ -148,13 +181,16 @@ class ProxyGroup:
         self._started_s: dict[int, float] = {}
         """When each was started, by its number."""
         self._is_stopping = False
+        self._heartbeats = Heartbeats(config.processes)
+        self._report_ns = REPORT_NS
 
-    def open(self) -> None:
-        """Start the processes.
+    def open(self, report_ns: int = REPORT_NS) -> None:
+        """Start the processes. `report_ns`: time between the reports of each that its loop turns.
 
         Raises:
             ConfigError: one of them could not start; it has logged why.
         """
+        self._report_ns = report_ns
         for number in range(self.config.processes):
             read, write = os.pipe()
             self._start(number, partial(os.write, write, b"ready"))
@@ -168,6 +204,7 @@ class ProxyGroup:
 
     def _start(self, number: int, ready: Callable[[], object]) -> None:
         self._started_s[number] = time.monotonic()
+        self._heartbeats.beat(number)
         process = os.fork()
         if process:
             self._running[process] = number
@@ -192,14 +229,23 @@ class ProxyGroup:
             signal.signal(signal_number, lambda *_: served.stop())
         served.open()
         ready()
-        served.run()
+        served.run(_Heartbeat(self._heartbeats, number, self._report_ns))
         served.close()
         return 0
 
-    def run(self) -> None:
-        """Watch the processes until `stop` was called and all have ended."""
+    def run(self, supervisor: Supervisor | None = None) -> None:
+        """Watch the processes until `stop` was called and all have ended.
+
+        `supervisor`: receives reports that their loops turn, for as long as none is silent for SILENT_REPORTS times the time
+        between two of its reports.
+        """
         killed_s = 0.0
+        report_due_ns = 0
         while self._running:
+            if supervisor is not None and time.monotonic_ns() >= report_due_ns:
+                report_due_ns = time.monotonic_ns() + self._report_ns
+                if self._heartbeats.oldest_ns() < SILENT_REPORTS * self._report_ns:
+                    supervisor.alive(f"serving with {self.config.processes} processes")
             if self._is_stopping:
                 killed_s = killed_s or time.monotonic() + STOP_S
                 if time.monotonic() > killed_s:
