@@ -236,8 +236,8 @@ class ProxyGroup:
     def run(self, supervisor: Supervisor | None = None) -> None:
         """Watch the processes until `stop` was called and all have ended.
 
-        `supervisor`: receives reports that their loops turn, for as long as none is silent for SILENT_REPORTS times the time
-        between two of its reports.
+        `supervisor`: receives reports that their loops turn, for as long as none is silent for SILENT_REPORTS times
+        the time between two of its reports.
         """
         killed_s = 0.0
         report_due_ns = 0
