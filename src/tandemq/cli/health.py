@@ -1,6 +1,7 @@
 """`tandemq health`: whether processes serve, by their ports for metrics; for health checks of containers."""
 
 import json
+import ssl
 import urllib.error
 import urllib.request
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 import click
 
 from tandemq.cli.support.output import json_option, plain, show_rows
+from tandemq.cli.support.tls import client_tls
 from tandemq.errors import ConfigError, LocalError
 
 USUAL = ("http://127.0.0.1:5557", "http://127.0.0.1:5558", "http://127.0.0.1:5559", "http://127.0.0.1:8377")
@@ -47,7 +49,7 @@ def health(urls: tuple[str, ...], live: bool, timeout_s: float, as_json: bool) -
 
     Without URL it asks what listens on this machine at the ports of the packages' configuration files: brokers (5557),
     name servers (5558), proxies (5559), the console (8377). Exit code 1 if a process is not ready, a named one does
-    not answer, or there is none.
+    not answer, or there is none. The certificate of an https:// URL is verified with `tandemq --tls-ca`.
     """
     for url in urls:
         if urlsplit(url).scheme not in ("http", "https"):
@@ -62,7 +64,11 @@ def health(urls: tuple[str, ...], live: bool, timeout_s: float, as_json: bool) -
 
 def ask(url: str, *, is_live: bool, timeout_s: float) -> ProcessHealth:
     """Ask one process; a console, which has no /readyz, whether it lives."""
-    opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
+    tls = client_tls()
+    context = ssl.create_default_context(cafile=tls.ca_file or None) if tls is not None else None
+    opener = urllib.request.build_opener(
+        _NoRedirects, urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
     for path in ("/healthz",) if is_live else ("/readyz", "/healthz"):
         try:
             with opener.open(url + path, timeout=timeout_s) as response:
