@@ -132,6 +132,22 @@ def test_version_is_the_same_everywhere() -> None:
     assert 'version = { attr = "tandemq.__version__" }' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
+def commands_from_an_index(page: str) -> list[str]:
+    """Return the commands in blocks of a page that install TandemQ by its name."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    lines = [line.partition(" #")[0] for block in blocks for line in block.splitlines()]
+    return [line for line in lines if re.search(r"pip install\b.*[ '\"]tandemq(?![\w./-])", line)]
+
+
+def test_pages_install_from_files_until_a_release_is_published() -> None:
+    assert commands_from_an_index("```sh\npip install 'tandemq[spark]'\nbin/pip install tandemq x\n```\n") != []
+    assert commands_from_an_index("```sh\npip install '.[spark]'\npip install dist/tandemq-1.whl\n```\n") == []
+    if "(unreleased)" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1]:
+        pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        told = {page.name: commands_from_an_index(page.read_text(encoding="utf-8")) for page in pages}
+        assert {name: found for name, found in told.items() if found} == {}
+
+
 def test_release_needs_the_tag_of_its_version_and_a_dated_changelog() -> None:
     version = tandemq.__version__
     heading = f"# Changelog\n\n## {version} (2026-12-01)\n"
