@@ -29,7 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 ROOT = Path(__file__).parent
-OF_SYSTEMS = tuple(ROOT / name for name in ("spark", "blackbox", "interop", "browser", "clusters"))
+OF_SYSTEMS = tuple(ROOT / name for name in ("spark", "blackbox", "interop", "browser", "clusters", "packaging"))
 """Directories whose tests start processes."""
 LONGEST = tuple(
     ROOT / name
