@@ -23,7 +23,8 @@ OF_SPARK := tests/spark tests/unit/cli/test_spark_options.py tests/unit/console/
 # Tests of the packages that import the engine.
 OF_ENGINE := tests/unit/broker tests/unit/client/core tests/unit/engine tests/unit/replication tests/unit/storage \
 	tests/unit/cli/test_log.py tests/unit/cli/test_log_format.py
-ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clusters tests/test_tidy.py tests/test_docs.py
+ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clusters tests/packaging tests/test_tidy.py \
+	tests/test_docs.py
 CHOSEN   = $(if $(k),-k "$(k)")
 # How long each test of a run took, the longest first.
 TIMES    = --durations=15 --durations-to=build/durations/$@.txt
@@ -34,7 +35,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all help setup setup-spark packages fmt check docs reference test test-python services mutations spark demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel release release-check install-check arm source-date lock clean
+.PHONY: all help setup setup-spark packages fmt check docs reference test test-python services mutations spark demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel deb image packaging release release-check install-check arm source-date lock clean
 
 all: check test  ## check + test (the default)
 
@@ -181,7 +182,7 @@ blackbox: $(READY)  ## tests with clusters on real sockets, processes, files and
 	$(PYTEST) tests -n 4 --dist worksteal $(ELSEWHERE:%=--ignore=%) -m "system and not slow and not services" $(TIMES) $(CHOSEN)
 
 cov: needs-services $(SPARK) $(S3)  ## test coverage of each file
-	$(PY) -m coverage run -m pytest tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters -m "not slow" $(CHOSEN)
+	$(PY) -m coverage run -m pytest tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters --ignore=tests/packaging -m "not slow" $(CHOSEN)
 	$(PY) -m coverage report
 
 wheel: $(READY)  ## the wheel, in dist/
@@ -207,6 +208,16 @@ arm: $(READY)  ## compile the engine for ARM64, and run its tests under qemu; ro
 
 source-date:  ## print the variable that gives builds of this commit the same dates
 	@echo "SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct)"
+
+# With Debian's Python: the package is for the release of this machine.
+deb:  ## the Debian package, in dist/
+	/usr/bin/python3 -m tools.debian_package
+
+image: needs-image  ## the image of all servers without a registry, in dist/ (root)
+	/usr/bin/python3 -m tools.image
+
+packaging: needs-packaging $(READY)  ## the Debian package and the image, built and run in roots of their own (root); k=name selects
+	$(PYTEST) tests/packaging -o faulthandler_timeout=0 $(TIMES) $(CHOSEN)
 
 lock:  ## resolve the dependencies of pyproject.toml into the lock files
 	sh tools/lock.sh
