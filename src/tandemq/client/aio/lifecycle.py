@@ -58,10 +58,11 @@ class AsyncClient(ABC, Generic[Core]):
             ClosedError: the client is not started, or closed.
             LocalError: it belongs to another event loop.
         """
-        if self._shell is None or self._core is None:
+        shell, core = self._shell, self._core
+        if shell is None or core is None:
             raise self._not_started()
-        self._shell.check_open()
-        return self._shell, self._core
+        shell.check_open()
+        return shell, core
 
     def _not_started(self) -> ClosedError:
         return ClosedError(f"the {self._kind} is not started", hint="use it with `async with`")

@@ -24,6 +24,7 @@ from tandemq.client.aio.deduplication import Deduplication, window_options
 from tandemq.client.aio.options import ConsumerKeywords
 from tandemq.client.aio.receiving import MessageConsumer
 from tandemq.client.aio.tracing import Tracing
+from tandemq.client.aio.transport import Shell
 from tandemq.client.consumer.delivery import Delivery
 from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.consumer.received_message import ReceivedMessage
@@ -156,15 +157,17 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
         return None if source is None else source.ready_count + len(self._returned)
 
     def _take_next(self, *, for_handler: bool) -> ReceivedMessage | None:  # noqa: ARG002  # pop consumers need it
+        shell, core = self._running()
         self._check_taking()
-        delivery = self._next_returned() or self._next_delivery()
+        delivery = self._next_returned(core) if self._returned else None
+        if delivery is None:
+            delivery = self._next_delivery(shell, core)
         if delivery is None:
             return None
         self._last = message = ReceivedMessage(delivery, self)
         return message
 
-    def _next_delivery(self) -> Delivery | None:
-        shell, core = self._running()
+    def _next_delivery(self, shell: Shell, core: PushConsumerCore) -> Delivery | None:
         traced_at = shell.now if core.tracer is not None else None
         if self._checked is not None:
             return self._checked.take(traced_at)
@@ -174,8 +177,7 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
             shell.wake()
         return delivery
 
-    def _next_returned(self) -> Delivery | None:
-        _, core = self._running()
+    def _next_returned(self, core: PushConsumerCore) -> Delivery | None:
         while self._returned:
             delivery = self._returned.popleft()
             if delivery.assigned is None or delivery.is_ours:

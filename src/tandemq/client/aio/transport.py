@@ -49,6 +49,8 @@ TLS_CLOSE_S = 0.5
 NEXT_ADDRESS_S = 0.25
 """After this time without a connection to an address of a host, the next one is tried too (RFC 8305)."""
 _serial = itertools.count(1)
+_running_loop = asyncio._get_running_loop  # noqa: SLF001  # documented for frameworks: None without a loop
+_monotonic_ns, _time_ns = time.monotonic_ns, time.time_ns
 
 
 def make_config(
@@ -144,6 +146,7 @@ class Shell:
             ConfigError: a file of TLS cannot be used.
         """
         self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
         self._tls = ClientContext(config.tls) if config.tls is not None else None
         self.node = ClientNode(
             config, Random(SystemRandom().getrandbits(64)), self.now, FileOffsetStorage(config.client_id)
@@ -173,7 +176,7 @@ class Shell:
     @property
     def now(self) -> Now:
         """The current time."""
-        return Now(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
+        return Now(_monotonic_ns() // 1_000_000, _time_ns() // 1_000_000)
 
     # For producers and consumers.
 
@@ -280,14 +283,16 @@ class Shell:
         """
         if self._is_closed:
             raise ClosedError(str(self.failure or "the client is closed"))
-        self._check_loop()
+        if _running_loop() is not self._loop:
+            self._check_loop()
 
     def _check_loop(self) -> None:
-        try:
-            is_ours = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            is_ours = False
-        if not is_ours:
+        if os.getpid() != self._process:
+            raise LocalError(
+                f"the client belongs to process {self._process}; process {os.getpid()} is a copy made by fork",
+                hint="create clients after the fork, in the process that uses them",
+            )
+        if _running_loop() is not self._loop:
             raise LocalError(
                 "the client was started on another event loop",
                 hint="start one on each loop; from other threads use asyncio.run_coroutine_threadsafe",

@@ -201,7 +201,8 @@ class PushConsumerCore:
             return
         self._end(delivery, now, acknowledged=True)
         self._acknowledge(delivery, now)
-        self._release(delivery, is_handled=True)
+        if self._filter is not None:
+            self._release(delivery, is_handled=True)
 
     def retry(self, delivery: Delivery, now: Now, delay_level: int = 0) -> Ticket[None]:
         """End a message that could not be consumed: it is delivered again later.

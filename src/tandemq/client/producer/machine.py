@@ -20,7 +20,7 @@ Owner: the node. Source: docs/reference/requests.md, "sending"; docs/internals/f
 DefaultMQProducerImpl.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -106,9 +106,11 @@ class _Sending(msgspec.Struct, eq=False):
 class _Cohort:
     """The sends that began between two calls of `flush`."""
 
-    __slots__ = ("count", "ended", "is_complete")
+    __slots__ = ("count", "ended", "is_complete", "leave")
 
-    def __init__(self) -> None:
+    def __init__(self, leave: "Callable[[_Cohort], None]") -> None:
+        self.leave = partial(leave, self)
+        """Called when one of them is settled."""
         self.count = 0
         """Number of them that are not settled."""
         self.is_complete = False
@@ -147,7 +149,7 @@ class ProducerCore:
         self._accumulator = (
             ProduceAccumulator(options, self._topics, runner, timers, self._start) if options.linger_ms else None
         )
-        self._cohort = _Cohort()
+        self._cohort = _Cohort(self._leave)
         self._cohorts: list[_Cohort] = []
         """Complete ones with sends that are not settled."""
         self.tracer: SendTracer | None = None
@@ -176,10 +178,8 @@ class ProducerCore:
             return self.send_prepared(request, now, select=select)
         if self._is_closed:
             raise ClosedError("the producer is closed")
-        cohort = self._enter()
-        ticket = self._accumulator.add(request, select, now, wait_store_ok=message.wait_store_ok)
-        ticket.then(lambda _: self._leave(cohort))
-        return ticket
+        leave = self._enter().leave
+        return self._accumulator.add(request, select, now, leave, wait_store_ok=message.wait_store_ok)
 
     def _start(self, request: SendRequest, select: Select | None, now: Now) -> Ticket[list[SendResult]]:
         """Send a request with messages that were gathered; while the producer closes, too."""
@@ -250,7 +250,7 @@ class ProducerCore:
         if self._cohort.count:
             self._cohort.is_complete = True
             self._cohorts.append(self._cohort)
-            self._cohort = _Cohort()
+            self._cohort = _Cohort(self._leave)
         return self._runner.start(self._flushing(list(self._cohorts)), now)
 
     def _flushing(self, cohorts: list[_Cohort]) -> Steps[None]:

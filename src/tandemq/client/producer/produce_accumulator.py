@@ -30,7 +30,7 @@ from tandemq.client.core.routes import TopicRoute
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.encoder import SendRequest, gathered_request, part_size
 from tandemq.client.producer.publish_info import Select, TopicPublishTable
-from tandemq.errors import ClosedError, LocalError
+from tandemq.errors import ClosedError, LocalError, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import Message, MessageQueue, SendResult
 from tandemq.model.replies import MSG_TYPE
@@ -60,6 +60,17 @@ class _Gathered(msgspec.Struct, eq=False):
     size: int
     """That of its part of a batch, bytes."""
     ticket: Ticket[SendResult]
+    on_settled: Callable[[], None]
+
+    def settle(self, result: SendResult) -> None:
+        """Settle its ticket with a result."""
+        self.on_settled()
+        self.ticket.settle(result)
+
+    def fail(self, error: TandemError) -> None:
+        """Settle its ticket with an error."""
+        self.on_settled()
+        self.ticket.fail(error)
 
     @property
     def is_alone(self) -> bool:
@@ -107,9 +118,17 @@ class ProduceAccumulator:
         self._is_hurried = False
         self._is_closed = False
 
-    def add(self, request: SendRequest, select: Select | None, now: Now, *, wait_store_ok: bool) -> Ticket[SendResult]:
-        """Have a message sent with others; returns its own ticket."""
-        gathered = _Gathered(request, wait_store_ok, part_size(request), Ticket())
+    def add(
+        self,
+        request: SendRequest,
+        select: Select | None,
+        now: Now,
+        on_settled: Callable[[], None],
+        *,
+        wait_store_ok: bool,
+    ) -> Ticket[SendResult]:
+        """Have a message sent with others; returns its own ticket. `on_settled` is called before its callbacks."""
+        gathered = _Gathered(request, wait_store_ok, part_size(request), Ticket(), on_settled)
         if select is None:
             self._enter(gathered, None, now)
         else:
@@ -133,10 +152,10 @@ class ProduceAccumulator:
         unrouted, self._unrouted = self._unrouted, {}
         for lane in lanes.values():
             for gathered in (*(one for batch in lane.batches for one in batch), *lane.waiting):
-                gathered.ticket.fail(error)
+                gathered.fail(error)
         for entries in unrouted.values():
             for gathered, _ in entries:
-                gathered.ticket.fail(error)
+                gathered.fail(error)
 
     # The queue that was chosen for a message.
 
@@ -145,7 +164,7 @@ class ProduceAccumulator:
         unrouted = self._unrouted.get(topic)
         if unrouted is not None:
             if len(unrouted) >= UNROUTED_MAX:
-                gathered.ticket.fail(LocalError(f"{UNROUTED_MAX} messages already wait for the route of {topic}"))
+                gathered.fail(LocalError(f"{UNROUTED_MAX} messages already wait for the route of {topic}"))
             else:
                 unrouted.append((gathered, select))
             return
@@ -160,7 +179,7 @@ class ProduceAccumulator:
     def _routed(self, topic: str, found: Ticket[TopicRoute], now: Now) -> None:
         for gathered, select in self._unrouted.pop(topic, ()):
             if found.error is not None:
-                gathered.ticket.fail(found.error)
+                gathered.fail(found.error)
             else:
                 self._place(gathered, select, now)
 
@@ -171,7 +190,7 @@ class ProduceAccumulator:
         try:
             queue = select(queues)
         except LocalError as error:
-            gathered.ticket.fail(error)
+            gathered.fail(error)
         else:
             self._enter(gathered, queue, now)
 
@@ -252,7 +271,7 @@ def _settle(batch: list[_Gathered], done: Ticket[list[SendResult]]) -> None:
     """Give each message of a request its result, or all of them the error."""
     if done.error is not None:
         for gathered in batch:
-            gathered.ticket.fail(done.error)
+            gathered.fail(done.error)
     else:
         for gathered, result in zip(batch, done.result(), strict=True):
-            gathered.ticket.settle(result)
+            gathered.settle(result)

@@ -37,14 +37,16 @@ class ProcessQueue:
         """Add pulled messages. The size of one is the larger of its record and its body, which may be decompressed."""
         unacked = self._unacked
         for message in messages:
+            size = message.size
             unacked[message.queue_offset] = message
-            self._bytes += _size_of(message)
+            self._bytes += size if size >= len(message.body) else len(message.body)
 
     def ack(self, queue_offset: int) -> None:
         """Remove an acknowledged message; has no effect a second time."""
         message = self._unacked.pop(queue_offset, None)
         if message is not None:
-            self._bytes -= _size_of(message)
+            size = message.size
+            self._bytes -= size if size >= len(message.body) else len(message.body)
             if queue_offset >= self._acked_end:
                 self._acked_end = queue_offset + 1
 
@@ -84,8 +86,3 @@ class ProcessQueue:
     def bytes_held(self) -> int:
         """Size of the unacknowledged messages, bytes."""
         return self._bytes
-
-
-def _size_of(message: StoredMessage) -> int:
-    size = message.size
-    return size if size >= len(message.body) else len(message.body)
