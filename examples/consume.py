@@ -13,7 +13,9 @@ from tandemq import ConsumeFrom, PushConsumer, ReceivedMessage
 
 async def bill(message: ReceivedMessage) -> None:
     """Handle one order. Returning acknowledges the message; raising has it delivered again later."""
-    print(f"{message.body.decode()!r} tags={message.tags} retries={message.reconsume_times} {message.queue}")
+    print(
+        f"{message.body.decode()!r} tags={message.tags} retries={message.reconsume_times} {message.queue}", flush=True
+    )
 
 
 async def main(name_servers: str) -> None:

@@ -14,7 +14,9 @@ from tandemq import ConsumeFrom, PopConsumer, PoppedMessage
 
 async def bill(message: PoppedMessage) -> None:
     """Handle one order, however long it takes. Returning acknowledges the message; raising has it come back later."""
-    print(f"{message.body.decode()!r} tags={message.tags} deliveries={message.delivery_count} {message.queue}")
+    print(
+        f"{message.body.decode()!r} tags={message.tags} deliveries={message.delivery_count} {message.queue}", flush=True
+    )
 
 
 async def main(name_servers: str) -> None:
