@@ -31,6 +31,8 @@ PATHS = {
     "groups, next page": "/consumers?at=100",
     "groups, found": "/consumers?q=-0777",
     "one group": "/consumers/billing-0777",
+    "search of messages": "/messages",
+    "limits": "/limits",
 }
 API = {
     "topics, 500": "/api/v1/topics?limit=500",

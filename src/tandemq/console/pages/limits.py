@@ -2,18 +2,21 @@
 
 from starlette.responses import Response
 
+from tandemq.console.access.accounts import ConsoleRole
 from tandemq.console.operations import limits as operations
-from tandemq.console.pages.topics import suggested_topics
+from tandemq.console.pages.topics import suggested_topics, suggestible
 from tandemq.console.visit import Visit
 from tandemq.errors import ConfigError, RemoteError, TandemError
 from tandemq.model.quota import CONNECTIONS_MAX, GROUP, IN_FLIGHT_MAX, RATE_MAX, TOPIC, USER, Kind, Quota
 
 KINDS: tuple[Kind, ...] = (TOPIC, USER, GROUP)
+ROWS = 50
 _FIELDS = ("kind", "name", "messages", "bytes", "connections", "in_flight")
 
 
 async def show(visit: Visit) -> Response:
-    """Show the limits, and to admins the form; with a kind and a name in the address that limit is filled in."""
+    """Show the limits by text, in parts of `ROWS`, and to admins the form; with a kind and a name in the address that
+    limit is filled in."""
     values = {name: visit.query.text(name) for name in _FIELDS}
     return await _page(visit, values, slows=False, prefill=True)
 
@@ -32,22 +35,29 @@ async def _page(
         numbers = (found.messages_per_second, found.bytes_per_second, found.connections, found.in_flight)
         values |= {name: str(number or "") for name, number in zip(_FIELDS[2:], numbers, strict=True)}
         slows = found.slows
+    text = visit.query.text("q")
+    listed = [row for row in rows if text.lower() in f"{row.quota.kind} {row.quota.name}".lower()]
+    position = min(visit.query.integer("at", 0), max(0, len(listed) - 1))
     return visit.page(
         "limits.html",
         status,
-        rows=rows,
+        rows=listed[position : position + ROWS],
+        q=text,
+        at=position,
+        total=len(listed),
+        size=ROWS,
         kinds=KINDS,
         values={**values, "kind": values["kind"] or TOPIC},
         slows=slows,
         why=why,
-        topics=await suggested_topics(visit.console),
-        groups=await _suggested_groups(visit),
+        topics=await suggested_topics(visit.console) if visit.may(ConsoleRole.ADMIN) else [],
+        groups=await _suggested_groups(visit) if visit.may(ConsoleRole.ADMIN) else [],
     )
 
 
 async def _suggested_groups(visit: Visit) -> list[str]:
     try:
-        return [row.name for row in (await visit.console.tables.groups())[:500]]
+        return suggestible(row.name for row in await visit.console.tables.groups())
     except TandemError:  # only a suggestion
         return []
 

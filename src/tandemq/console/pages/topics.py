@@ -1,5 +1,6 @@
 """Topics: list, one topic, create, change, delete, send a message to it."""
 
+from collections.abc import Iterable
 from typing import TypedDict
 
 from starlette.responses import Response
@@ -16,7 +17,8 @@ from tandemq.model.message import Message
 ROWS = 100
 NEWEST = 20
 SUGGESTED_BYTES_MAX = 30_000
-"""Maximum size of the names that a form suggests."""
+OPTION_BYTES = 40
+"""Maximum size of the names that a form suggests, and that of the markup of each."""
 
 
 class TopicFormFields(TypedDict):
@@ -47,17 +49,21 @@ async def show_all(visit: Visit) -> Response:
 
 async def suggested_topics(console: Console) -> list[str]:
     """Return names of users' topics for a form; as many as a page may have, none while no broker answers."""
-    found: list[str] = []
     try:
-        rows = await console.tables.topics()
+        return suggestible(row.name for row in await console.tables.topics() if row.kind == NORMAL)
     except TandemError:
-        return found
+        return []
+
+
+def suggestible(names: Iterable[str]) -> list[str]:
+    """Return the first names, as many as a page may have."""
+    found: list[str] = []
     left = SUGGESTED_BYTES_MAX
-    for row in rows:
-        left -= len(row.name)
-        if row.kind != NORMAL or left < 0:
+    for name in names:
+        left -= len(name) + OPTION_BYTES
+        if left < 0:
             break
-        found.append(row.name)
+        found.append(name)
     return found
 
 

@@ -120,6 +120,7 @@ def _grid(begin: int, end: int, top: float) -> Iterator[Markup]:
         yield Markup(
             '<path class="grid" d="M{l} {y:.1f}H{r}"/><text x="{x}" y="{t:.1f}" class="end">{text}</text>'
         ).format(l=LEFT, r=WIDTH - RIGHT, y=y, x=LEFT - 6, t=y + 4, text=amount(top * part))
+    yield Markup('<text x="{x}" y="{y}" class="end">UTC</text>').format(x=LEFT - 6, y=HEIGHT - 6)
     seconds = end - begin < 3 * MINUTE_MS
     for at_ms in time_ticks(begin, end):
         x = _x(at_ms, begin, end)
