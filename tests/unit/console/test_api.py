@@ -333,6 +333,28 @@ def test_topic_is_created_changed_and_deleted_with_entries_in_the_audit_log(
 
 
 @spec("C06")
+def test_limits_are_set_listed_and_deleted_with_entries_in_the_audit_log(
+    api: Api, cluster: FakeAdmin, audit: Callable[[], list[AuditEntry]]
+) -> None:
+    program, order = api("admin"), {"kind": "group", "name": "billing", "messagesPerSecond": 5, "inFlight": 9}
+    assert program.call("PUT", "/limits", json=order).status_code == 200
+    assert program.call("PUT", "/limits", json={"kind": "user", "name": "*", "connections": 2}).status_code == 200
+    for wrong in ({"kind": "topic", "name": "T"}, {**order, "slows": True}, {**order, "name": "no spaces"}):
+        assert is_problem(program.call("PUT", "/limits", json=wrong), 422)
+    part = program.get("/limits", params={"limit": 1}).json()
+    assert part["items"][0] | order == part["items"][0] and part["items"][0]["refused"] == 0
+    assert [one["name"] for one in program.get("/limits", params={"cursor": part["next"]}).json()["items"]] == ["*"]
+    assert program.call("DELETE", "/limits", params={"kind": "group", "name": "billing"}).status_code == 204
+    assert is_problem(program.call("DELETE", "/limits", params={"kind": "group", "name": "billing"}), 404)
+    assert list(cluster.limits) == [("user", "*")]
+    assert [(one.action, one.target) for one in audit() if one.action.startswith("quota.")] == [
+        ("quota.set", "group billing"),
+        ("quota.set", "user *"),
+        ("quota.delete", "group billing"),
+    ]
+
+
+@spec("C06")
 def test_failed_change_is_in_the_audit_log(api: Api, cluster: FakeAdmin, audit: Callable[[], list[AuditEntry]]) -> None:
     cluster.refusal = OutcomeUnknown("no answer")
     assert is_problem(api("operator").call("POST", "/consumer-groups", json={"name": "g"}), 504)

@@ -23,6 +23,7 @@ from tandemq.console.api.types import (
     TopicName,
 )
 from tandemq.coordination.registry.records import BrokerPermission, Mode, Role
+from tandemq.model.quota import CONNECTIONS_MAX, IN_FLIGHT_MAX, RATE_MAX, Kind
 
 
 class TopicPath(Input, frozen=True, kw_only=True):
@@ -60,6 +61,23 @@ class NewTopic(TopicSettings, frozen=True, kw_only=True):
     """A topic to create."""
 
     name: TopicName
+
+
+class LimitQuery(Input, frozen=True, kw_only=True):
+    """A limit, by what it is of."""
+
+    kind: Kind
+    name: Annotated[Text, Meta(min_length=1, description="`*`: each one without a limit of its own.")]
+
+
+class LimitOrder(LimitQuery, frozen=True, kw_only=True):
+    """A limit to set; 0: unlimited."""
+
+    messages_per_second: Annotated[int, Meta(ge=0, le=RATE_MAX)] = 0
+    bytes_per_second: Annotated[int, Meta(ge=0, le=RATE_MAX)] = 0
+    connections: Annotated[int, Meta(ge=0, le=CONNECTIONS_MAX, description="Of a user.")] = 0
+    in_flight: Annotated[int, Meta(ge=0, le=IN_FLIGHT_MAX, description="Of a group.")] = 0
+    slows: Annotated[bool, Meta(description="Whether sends wait for up to a second before they are refused.")] = False
 
 
 class ConfirmQuery(Input, frozen=True, kw_only=True):

@@ -8,6 +8,28 @@ from msgspec import Meta
 from tandemq.console.api.requests import MemberConfig
 from tandemq.console.api.types import Level, Next, Output
 from tandemq.coordination.registry.records import Mode
+from tandemq.model.quota import Kind
+
+
+class LimitItem(Output, frozen=True, kw_only=True):
+    """A limit of a user, topic or group on every master, and how often all masters together saw it exceeded."""
+
+    kind: Kind
+    name: str
+    messages_per_second: int
+    bytes_per_second: int
+    connections: int
+    in_flight: int
+    slows: bool
+    refused: int
+    slowed: int
+
+
+class LimitPage(Output, frozen=True, kw_only=True):
+    """A part of the list of limits."""
+
+    items: list[LimitItem]
+    next: Next
 
 
 class TokenInfo(Output, frozen=True, kw_only=True):

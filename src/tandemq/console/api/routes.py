@@ -1,7 +1,7 @@
 """All operations of the API, each with its method, address and role."""
 
 from tandemq.console.access.accounts import ConsoleRole
-from tandemq.console.api.handlers import broker_groups, cluster, consumers, messages, pipeline, topics
+from tandemq.console.api.handlers import broker_groups, cluster, consumers, limits, messages, pipeline, topics
 from tandemq.console.api.operation import Operation
 
 VIEWER, OPERATOR, ADMIN = ConsoleRole.VIEWER, ConsoleRole.OPERATOR, ConsoleRole.ADMIN
@@ -35,6 +35,9 @@ OPERATIONS = (
     Operation("POST", f"{_CONSUMERS}/offsets", OPERATOR, consumers.reset_offsets),
     Operation("GET", f"{_CONSUMERS}/dead-letters", VIEWER, consumers.list_dead_letters),
     Operation("POST", f"{_CONSUMERS}/dead-letters/resend", OPERATOR, consumers.resend_dead_letters),
+    Operation("GET", "/limits", VIEWER, limits.list_limits),
+    Operation("PUT", "/limits", ADMIN, limits.set_limit),
+    Operation("DELETE", "/limits", ADMIN, limits.delete_limit, 204),
     Operation("GET", "/broker-groups", VIEWER, broker_groups.list_broker_groups),
     Operation("GET", _BROKERS, VIEWER, broker_groups.get_broker_group),
     Operation("PUT", _BROKERS, ADMIN, broker_groups.save_broker_group),
