@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,8 +23,14 @@ PASSWORD = "correct horse"
 ROLES = {"vera": ConsoleRole.VIEWER, "otto": ConsoleRole.OPERATOR, "ada": ConsoleRole.ADMIN}
 """Users of every console: name and role."""
 ROOT = Path(__file__).parents[2]
+DOCUMENTED = "docs/assets/console"
 PICTURES = ROOT / os.environ.get("TANDEMQ_SCREENSHOTS", "build/screenshots")
-"""Directory of the screenshots; `make screenshots` sets that of the documentation."""
+"""Directory of the screenshots; `make screenshots` sets that of the documentation, which has only those of its page."""
+_SHOWN = frozenset(
+    re.findall(
+        rf"{DOCUMENTED.removeprefix('docs/')}/([\w-]+)\.png", (ROOT / "docs/guides/console.md").read_text("utf-8")
+    )
+)
 _SCRIPT = """
 document.addEventListener("securitypolicyviolation",
     event => reportViolation(event.violatedDirective + " " + event.blockedURI));
@@ -119,10 +126,12 @@ class Visitor:
         self.page.wait_for_url(lambda url: urlsplit(url).path != "/login")
         return self.page
 
-    def picture(self, name: str, page: Page | None = None) -> None:
-        """Take a screenshot for the documentation."""
+    def picture(self, name: str, *, is_whole: bool = False) -> None:
+        """Take a screenshot for the documentation. `is_whole`: of the whole page."""
+        if PICTURES == ROOT / DOCUMENTED and name not in _SHOWN:
+            return
         PICTURES.mkdir(parents=True, exist_ok=True)
-        (page or self.page).screenshot(path=PICTURES / f"{name}.png", animations="disabled")
+        self.page.screenshot(path=PICTURES / f"{name}.png", full_page=is_whole, animations="disabled")
 
     def close(self) -> None:
         self.context.close()

@@ -4,12 +4,17 @@ again, be refused a change of roles; an admin makes it. Each step is made with c
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from tandemq.client.aio.admin import Admin
+from tandemq.client.aio.loop_thread import LoopThread
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.errors import TandemError
 from tandemq.groupdb.audit import entries
 from tandemq.model.message import Message
 from tandemq.run.children import ChildCluster
@@ -17,12 +22,20 @@ from tests.browser.served import ServedConsole, Visitor
 
 NewVisitor = Callable[..., Visitor]
 ORDERS = 24
+PAUSE_S = 0.05
+"""Between two payments; their consumer takes longer, so that it lags."""
 SEEN_S = 20.0
 """How soon the page shows that a master has died; two seconds on an idle machine."""
 
 
 def test_operators_day(cluster: ChildCluster, console: ServedConsole, new_visitor: NewVisitor) -> None:
     ada, otto = new_visitor(), new_visitor()
+    with _payments(cluster.name_servers):
+        _passes(cluster, console, ada, otto)
+        _looks_at_a_chart(ada)
+
+
+def _passes(cluster: ChildCluster, console: ServedConsole, ada: Visitor, otto: Visitor) -> None:
     _creates_topic_and_group(otto)
     _send_and_consume(cluster.name_servers)
     _looks_at_the_cluster(ada)
@@ -34,6 +47,52 @@ def test_operators_day(cluster: ChildCluster, console: ServedConsole, new_visito
     _is_refused_a_role(otto)
     _changes_a_role(cluster, ada)
     _reads_the_audit_log(ada, console)
+
+
+@contextmanager
+def _payments(name_servers: str) -> Iterator[None]:
+    """Traffic of another topic, so that charts have lines."""
+    ended = Event()
+
+    def send() -> None:
+        with BlockingProducer(name_servers, group="bank") as producer:
+            while not ended.wait(PAUSE_S):
+                with suppress(TandemError):  # while there is no master
+                    producer.send(Message("Payments", b"{}"))
+
+    def receive() -> None:
+        with BlockingConsumer(name_servers, group="ledger", topics={"Payments": "*"}) as consumer:
+            while not ended.wait(2 * PAUSE_S):
+                with suppress(TandemError):
+                    message = consumer.receive(timeout_s=0.5)
+                    if message is not None:
+                        message.ack()
+
+    async def create() -> None:
+        async with Admin(name_servers) as admin:
+            await admin.create_topic("Payments", queues=2)
+
+    loop = LoopThread()
+    loop.call(create())
+    loop.stop()
+    threads = [Thread(target=send), Thread(target=receive)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def _looks_at_a_chart(ada: Visitor) -> None:
+    page = ada.page
+    page.goto("/topics/Payments")
+    chart = page.get_by_role("img", name="Messages per second")
+    expect(chart).to_be_visible()
+    expect(chart.locator("desc")).not_to_contain_text("sent: 0 – 0;")
+    ada.picture("topic-charts")
 
 
 def _go(page: Page, name: str) -> None:
@@ -100,7 +159,7 @@ def _loses_a_master(cluster: ChildCluster, ada: Visitor) -> None:
     expect(status).to_contain_text("2 groups, all in sync", timeout=60_000)
     expect(failover).to_contain_text("broker 0: follows as a replica")
     assert page.evaluate("window.isTheSamePage"), "the page was loaded again"
-    ada.picture("failover")
+    ada.picture("failover", is_whole=True)
 
 
 def _switches_back(cluster: ChildCluster, ada: Visitor) -> None:

@@ -70,9 +70,11 @@ def test_last_answer_of_the_old_master_says_how_long_there_was_none() -> None:
 
 def test_planned_switch_begins_with_the_order() -> None:
     order = entry(-40, 1, "handing over: handing over to broker 1", 0)
-    found = last_failover("broker-a", [*FOUNDING, order, *TAKEOVER], {0: START_MS - 2_300}, 2_000)
+    earlier = entry(7, 2, "slave: switch", 0)
+    found = last_failover("broker-a", [*FOUNDING, order, *TAKEOVER, earlier], {0: START_MS - 2_300}, 2_000)
     assert found is not None and found.is_planned
     assert steps(found)[0] == (0, "hands over") and found.outage_ms == 61
+    assert [after_ms for after_ms, _ in steps(found)] == [0, 40, 47, 54, 60, 61], "in the order of time"
 
 
 def test_only_the_newest_epoch_counts() -> None:

@@ -89,6 +89,7 @@ def last_failover(
     handing = [entry for entry in entries if _stage(entry) == HANDING and _is_before(entry, claim, BEFORE_MS)]
     own = [entry for entry in entries if int(entry["epoch"]) == epoch and entry["brokers"][0] == master]
     shown = [*handing[-1:], *_until_writable(own), *_followed(entries, epoch, master, int(claim["ms"]))]
+    shown.sort(key=lambda entry: int(entry["ms"]))
     begin_ms = int(shown[0]["ms"])
     steps = [
         Step(int(entry["ms"]), int(entry["ms"]) - begin_ms, tuple(entry["brokers"]), _step_words(entry))

@@ -19,6 +19,8 @@ TABLE_ROWS = 13
 GAP_MS = 150_000
 """Samples further apart are not joined by a line: the console did not run, or no broker answered."""
 LABELS_MAX = 6
+LABEL_HALF = 26
+"""Half the width of a time, which is not drawn where it would be cut."""
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 _STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 
@@ -124,6 +126,8 @@ def _grid(begin: int, end: int, top: float) -> Iterator[Markup]:
     seconds = end - begin < 3 * MINUTE_MS
     for at_ms in time_ticks(begin, end):
         x = _x(at_ms, begin, end)
+        if not LEFT + LABEL_HALF <= x <= WIDTH - LABEL_HALF:
+            continue
         yield Markup(
             '<path class="grid" d="M{x:.1f} {t}V{b}"/><text x="{x:.1f}" y="{y}" class="mid">{text}</text>'
         ).format(x=x, t=HEIGHT - BOTTOM, b=HEIGHT - BOTTOM + 4, y=HEIGHT - 6, text=_clock(at_ms, seconds=seconds))
