@@ -224,27 +224,45 @@ def member_hosts(node: Broker) -> set[str]:
 
 
 def log_open_access(config: BrokerConfig) -> None:
-    """Log a warning for each way in which clients and replication are accepted without authentication."""
-    if config.is_open:
-        log.warning(
+    """Log each way in which clients and replication are accepted without authentication.
+
+    These are warnings, unless only this machine reaches the broker.
+    """
+    is_local = ip_address(config.bind_address).is_loopback
+    level = logging.INFO if is_local else logging.WARNING
+    copying = logging.INFO if is_local and _is_local(config.ha_master_address) else logging.WARNING
+    if not config.checks_users:
+        log.log(
+            level,
             "access: authenticationEnabled is off: any client that reaches port %d may do everything",
             config.listen_port,
         )
     if config.ha_classic_peers:
-        log.warning(
+        log.log(
+            level,
             "replication: haClassicPeers %s may use the classic protocol, which has no authentication",
             ";".join(config.ha_classic_peers),
         )
     if config.static_role == "SLAVE" and config.ha_protocol == "classic":
-        log.warning("replication: haProtocol = classic: the master is not authenticated")
+        log.log(copying, "replication: haProtocol = classic: the master is not authenticated")
     is_unproven = not (config.ha_secret_file or config.registry_address)
     if config.static_role == "SLAVE" and config.ha_protocol == "auto" and is_unproven:
-        log.warning(
+        log.log(
+            copying,
             "replication: haProtocol = auto without haSecretFile: this slave copies from an unauthenticated master, "
-            "TandemQ or Java; set haSecretFile on both if the master is TandemQ"
+            "TandemQ or Java; set haSecretFile on both if the master is TandemQ",
         )
-    if not (config.ha_secret_file or ip_address(config.bind_address).is_loopback):
-        log.warning("replication: no haSecretFile: any peer that reaches port %d can copy the log", config.ha_port)
+    if not config.ha_secret_file:
+        log.log(level, "replication: no haSecretFile: any peer that reaches port %d can copy the log", config.ha_port)
+
+
+def _is_local(master_address: str) -> bool:
+    """Return whether a master is on this machine, as far as settings say."""
+    host = master_address.rpartition(":")[0].strip("[]")
+    try:
+        return not host or ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def log_unreachable(addresses: tuple[str, ...]) -> None:

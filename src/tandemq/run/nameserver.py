@@ -120,15 +120,18 @@ class NameServerProcess:
 
 
 def log_open_access(config: NameServerConfig, port: int) -> None:
-    """Log a warning for what unauthenticated peers can write."""
-    if config.is_open:
-        log.warning(
+    """Log what unauthenticated peers can write: a warning, unless only this machine reaches the name server."""
+    level = logging.INFO if ip_address(config.bind_address).is_loopback else logging.WARNING
+    if not config.authentication_enable:
+        log.log(
+            level,
             "access: authenticationEnabled is off: any client that reaches port %d can register brokers, to which "
             "producers then send messages",
             port,
         )
-    is_open = config.registry_enable and not config.ha_secret_file
-    if is_open and not ip_address(config.bind_address).is_loopback:
-        log.warning(
-            "registry: no haSecretFile: any peer that reaches port %d can write to the registry and stop brokers", port
+    if config.registry_enable and not config.ha_secret_file:
+        log.log(
+            level,
+            "registry: no haSecretFile: any peer that reaches port %d can write to the registry and stop brokers",
+            port,
         )
