@@ -16,7 +16,7 @@ import click
 from tandemq.cli.ha.config import actor, database_option, open_database
 from tandemq.cli.support import registries
 from tandemq.cli.support.client_session import namesrv_option, quiet
-from tandemq.cli.support.output import json_option, show_facts, show_rows, time_text
+from tandemq.cli.support.output import json_flag, json_option, show_facts, show_rows, table_options, time_text
 from tandemq.cli.support.tls import client_tls
 from tandemq.errors import ConfigError
 from tandemq.real.service_manager import ServiceManager
@@ -96,7 +96,7 @@ def need_packages() -> None:
 @registries.registry_option("Registry for --publish: zookeeper://host:2181,host:2181 or namesrv://host:9876.")
 @database_option
 @namesrv_option
-@click.option("--json", "as_json", is_flag=True, help="Print the link as one line of JSON.")
+@json_flag("Print the link as one line of JSON.")
 @click.option(
     "--while-stdin", is_flag=True, help="Stop when standard input is closed; for programs that start this one."
 )
@@ -269,7 +269,7 @@ def add_user(
 
 @user.command("list")
 @database_option
-@json_option
+@table_options
 @click.pass_context
 def list_users(context: click.Context, database_url: str | None, as_json: bool) -> None:
     """List the users."""
@@ -358,7 +358,7 @@ def add_token(
 
 @token.command("list")
 @database_option
-@json_option
+@table_options
 @click.pass_context
 def list_tokens(context: click.Context, database_url: str | None, as_json: bool) -> None:
     """List the tokens that have not expired."""

@@ -7,6 +7,7 @@ import click
 
 from tandemq.cli.support.client_session import quiet
 from tandemq.cli.support.exit_codes import EXIT_FAULTS
+from tandemq.cli.support.output import json_flag
 from tandemq.cli.support.paths import LocalPath
 
 
@@ -42,7 +43,7 @@ from tandemq.cli.support.paths import LocalPath
     help="Failover mode of the groups.",
 )
 @click.option("--pipeline/--no-pipeline", default=True, help="Whether to run the Spark steps at the end.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and the steps to standard error.")
+@json_flag("Print the result as JSON, and the steps to standard error.")
 def demo(
     input_path: Path | None,
     tag: str,

@@ -8,9 +8,11 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from tandemq import __version__
 from tandemq.cli.support.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from tandemq.cli.support.inherited import check_inherited, remember
 from tandemq.cli.support.log_format import BoundedFormatter
 from tandemq.cli.support.tls import tls_options
 from tandemq.errors import ConfigError, TandemError
@@ -20,6 +22,10 @@ COMMANDS = {
     "bench": ("tandemq.cli.bench:bench", "Put load on one broker and measure its throughput."),
     "broker": ("tandemq.cli.serve:broker", "Run one broker until SIGTERM or SIGINT."),
     "cluster": ("tandemq.cli.admin.cluster:cluster", "List brokers, show and change their settings."),
+    "completion": (
+        "tandemq.cli.completion:completion",
+        "Print the script with which SHELL completes commands, options and names.",
+    ),
     "console": ("tandemq.cli.console:console", "Serve web pages on which operators watch and change a cluster."),
     "demo": ("tandemq.cli.demo:demo", "Send real messages, kill a master, and verify that no message is lost."),
     "group": ("tandemq.cli.admin.group:group", "Create, delete, list and show consumer groups."),
@@ -40,6 +46,9 @@ COMMANDS = {
     "up": ("tandemq.cli.up:up", "Run a cluster on this machine until Ctrl-C; its data are kept."),
 }
 """Import path and summary of each command, so that the list of commands is printed without loading them."""
+
+COMPLETE_VARIABLE = "_TANDEMQ_COMPLETE"
+"""Environment variable by which the script of `tandemq completion` asks for completions."""
 
 
 class _Commands(MutableMapping[str, click.Command]):
@@ -75,6 +84,18 @@ class _Root(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete the names of commands without loading them, and options."""
+        found = [
+            CompletionItem(name, help=summary) for name, (_, summary) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; options before its name must be among its own."""
+        check_inherited(ctx, [*ctx._protected_args, *ctx.args])  # noqa: SLF001  # click keeps the first word there
+        return super().invoke(ctx)
+
     def main(  # type: ignore[override]  # the arguments between these two are passed on by name
         self,
         args: Sequence[str] | None = None,
@@ -84,6 +105,9 @@ class _Root(click.Group):
         **extra: Any,
     ) -> Any:
         """Run a command line; print an error as one line and exit with its code."""
+        extra.setdefault("complete_var", COMPLETE_VARIABLE)
+        if COMPLETE_VARIABLE in os.environ:
+            importlib.import_module("tandemq.cli.completion")  # has the words of Bash
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
         try:
@@ -123,6 +147,21 @@ def _show_version(context: click.Context, _parameter: click.Parameter, is_wanted
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
 @click.option("--verbose", "-v", is_flag=True, help="Log more.")
+@click.option(
+    "--namesrv",
+    "-n",
+    metavar="HOST:PORT;…",
+    expose_value=False,
+    callback=remember,
+    help="Name servers, for commands with this option.",
+)
+@click.option(
+    "--json",
+    is_flag=True,
+    expose_value=False,
+    callback=remember,
+    help="Print JSON, with commands that have this option.",
+)
 @tls_options
 def main(verbose: bool) -> None:
     """TandemQ: a message broker compatible with Apache RocketMQ, with byte-for-byte replication.

@@ -1,19 +1,24 @@
 """`tandemq broker`, `tandemq namesrv` and `tandemq proxy`: servers until SIGTERM or SIGINT."""
 
+import contextlib
+import errno
 import gc
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
+from tandemq.cli.support.client_session import optional_namesrv_option
 from tandemq.cli.support.log_format import use_json
+from tandemq.cli.support.output import json_flag
 from tandemq.config.files import load_broker_config, load_name_server_config, load_proxy_config
 from tandemq.errors import ConfigError
 from tandemq.real.descriptors import raise_limit
@@ -22,7 +27,7 @@ from tandemq.real.service_manager import ServiceManager
 
 log = logging.getLogger(__name__)
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
+json_option = json_flag("Print the addresses as one line of JSON.")
 stdin_option = click.option(
     "--while-stdin", is_flag=True, help="Stop when standard input is closed; for programs that start this one."
 )
@@ -78,6 +83,32 @@ def _in_order(*stops: Callable[[], None]) -> Callable[[], None]:
     return lambda: threading.Thread(target=stop_all, name="stop", daemon=True).start()
 
 
+_PORT_SETTING = re.compile(r"\((?:[^(]*?, )?([\w.]*[pP]ort)\b")
+"""The setting of a port in the text of an error."""
+
+
+@contextlib.contextmanager
+def port_explained(option: str = "", setting: str = "") -> Iterator[None]:
+    """Replace the hint of an error about a port in use by the option that chooses another one.
+
+    Args:
+        option: of this command; "": it has only --set.
+        setting: the setting that the option stands for.
+
+    Raises:
+        ConfigError: a port is in use.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        cause, found = error.__cause__, _PORT_SETTING.search(str(error.args[0]))
+        if found is None or not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
+            raise
+        choice = f"{option} PORT" if option and found[1] == setting else f"--set {found[1]}=PORT"
+        hint = f"another process may use the port: stop it, or choose another port with {choice}"
+        raise ConfigError(str(error.args[0]), hint=hint) from error
+
+
 def _print_ready(text: str, facts: dict[str, object], *, as_json: bool) -> None:
     click.echo(json.dumps(facts | {"pid": os.getpid()}) if as_json else text)
 
@@ -85,7 +116,7 @@ def _print_ready(text: str, facts: dict[str, object], *, as_json: bool) -> None:
 @click.command()
 @click.option("--config", "-c", "path", type=click.Path(dir_okay=False), help="TOML file or RocketMQ broker.conf.")
 @set_option
-@click.option("--namesrv", "-n", "name_servers", help="Name servers, host:port;host:port.")
+@optional_namesrv_option
 @click.option(
     "--accept-loss",
     is_flag=True,
@@ -140,7 +171,8 @@ def broker(
         stop = _in_order(beside.stop, process.stop)
         beside.spawn()
     try:
-        process.open()
+        with port_explained():
+            process.open()
         if beside is not None:
             beside.wait_ready()
     except BaseException:
@@ -198,7 +230,8 @@ def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json:
     raise_limit()
     manager = ServiceManager.of_environment(os.environ)
     process = NameServerProcess(config)
-    process.open()
+    with port_explained("--port", "listenPort"):
+        process.open()
     _stop_on_signal(process.stop, manager, while_stdin=while_stdin)
     _print_ready(
         f"tandemq name server at {process.address}"
@@ -215,7 +248,7 @@ def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json:
 @click.command()
 @click.option("--config", "-c", "path", type=click.Path(dir_okay=False), help="TOML or properties file.")
 @set_option
-@click.option("--namesrv", "-n", "name_servers", help="Name servers, host:port;host:port.")
+@optional_namesrv_option
 @click.option("--port", "-p", type=click.IntRange(0, 65535), help="Port to listen on; 0 for any free port.")
 @click.option("--processes", type=click.IntRange(1, 256), help="Number of processes that share the port.")
 @json_option
@@ -250,7 +283,8 @@ def proxy(
     manager = ServiceManager.of_environment(os.environ)
     if config.processes > 1:
         group = ProxyGroup(config)
-        group.open(manager.report_ns)
+        with port_explained("--port", "grpcServerPort"):
+            group.open(manager.report_ns)
         _stop_on_signal(group.stop, manager, while_stdin=while_stdin)
         address, metrics = f"{config.bind_address}:{config.listen_port}", ""
         text = f"tandemq proxy at {address}, {config.processes} processes"
@@ -258,7 +292,8 @@ def proxy(
         group.run(manager)
         return
     process = ProxyProcess(config)
-    process.open()
+    with port_explained("--port", "grpcServerPort"):
+        process.open()
     _stop_on_signal(process.stop, manager, while_stdin=while_stdin)
     address, metrics = process.address, process.metrics_address
     _print_ready(

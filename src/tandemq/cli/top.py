@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from tandemq.cli.support.client_session import namesrv_option, with_admin
-from tandemq.cli.support.output import json_option, show_json
+from tandemq.cli.support.output import json_option, show_json, terminal_columns
 from tandemq.errors import TandemError
 from tandemq.model.topic import RETRY_PREFIX, is_system_group
 
@@ -172,7 +172,7 @@ def as_json(before: TopRefresh | None, now: TopRefresh) -> dict[str, Any]:
 def screen(before: TopRefresh | None, now: TopRefresh, columns: int, height: int, *, colour: bool) -> list[str]:
     """Return the lines of a screen, 12 at least; of the groups, those that fit into its height."""
     groups = group_rows(before, now)
-    clock = time.strftime("%H:%M:%S", time.localtime(now.wall_ms / 1000))
+    clock = time.strftime("%H:%M:%S %z", time.localtime(now.wall_ms / 1000))
     title = f"{clock}  {len(now.brokers)} brokers  {len(groups)} groups  lag {sum(group.lag for group in groups):,}"
     brokers = [
         (
@@ -185,7 +185,7 @@ def screen(before: TopRefresh | None, now: TopRefresh, columns: int, height: int
         )
         for broker in now.brokers
     ]
-    lines = [title, "", *_table(_BROKER_HEADS, brokers[: max(1, height // 3)], left=(0, 5))]
+    lines = [title, "", *_table(_BROKER_HEADS, brokers[: max(1, height // 3)], columns)]
     if len(brokers) > height // 3:
         lines.append(f"… and {len(brokers) - max(1, height // 3)} more brokers")
     room = max(1, height - len(lines) - 3)
@@ -200,7 +200,7 @@ def screen(before: TopRefresh | None, now: TopRefresh, columns: int, height: int
         )
         for group in groups[:room]
     ]
-    lines += ["", *_table(_GROUP_HEADS, cells, left=(0, 5))]
+    lines += ["", *_table(_GROUP_HEADS, cells, columns)]
     if len(groups) > room:
         lines.append(f"… and {len(groups) - room} more groups, with less lag")
     lines = [_printable(line)[:columns] for line in lines]
@@ -213,14 +213,14 @@ def screen(before: TopRefresh | None, now: TopRefresh, columns: int, height: int
     return lines
 
 
-def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: tuple[int, ...]) -> Iterator[str]:
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], columns: int) -> Iterator[str]:
+    """Yield the lines of a table. Names in the first column are cut so that the figures fit."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for row in (heads, *rows):
-        cells = (
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join(cells).rstrip()
+    widths[0] = min(widths[0], max(len(heads[0]), columns - sum(width + 2 for width in widths[1:-1])))
+    for name, *figures, last in (heads, *rows):
+        shown = name if len(name) <= widths[0] else f"{name[: widths[0] - 1]}…"
+        numbers = (figure.rjust(width) for figure, width in zip(figures, widths[1:-1], strict=True))
+        yield "  ".join((shown.ljust(widths[0]), *numbers, last)).rstrip()
 
 
 def _names(topics: tuple[str, ...]) -> str:
@@ -332,7 +332,7 @@ def _print_once(before: TopRefresh, now: TopRefresh, *, json: bool) -> None:
     if json:
         show_json(as_json(before, now))
     else:
-        click.echo("\n".join(screen(before, now, 10_000, 10_000, colour=False)))
+        click.echo("\n".join(screen(before, now, terminal_columns() or 10_000, 10_000, colour=False)))
 
 
 def _pause(refresh: TopRefresh, interval: float) -> float:

@@ -14,7 +14,7 @@ import click
 from tandemq.cli.console import DEFAULT_PORT, need_packages
 from tandemq.cli.serve import need_protobuf, set_option
 from tandemq.cli.support.client_session import quiet
-from tandemq.cli.support.output import show_json
+from tandemq.cli.support.output import json_flag, show_json
 from tandemq.cli.support.paths import LocalPath
 from tandemq.errors import ConfigError, LocalError
 
@@ -94,7 +94,7 @@ def _certificate_option(name: str, text: str) -> "Callable[[_F], _F]":
     help="Serve no metrics; else each broker serves them at its port + 2, the name server at its port + 1.",
 )
 @set_option
-@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON once all is ready.")
+@json_flag("Print the addresses as one line of JSON once all is ready.")
 def up(
     brokers: int,
     slaves: int,

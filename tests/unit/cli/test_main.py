@@ -1,5 +1,6 @@
 """The root command: help of all commands, errors as one line with an exit code."""
 
+import json
 import logging
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from tandemq.cli import main
 from tandemq.cli.main import COMMANDS
 from tandemq.cli.support.log_format import LINE_CHARACTERS_MAX, BoundedFormatter
+from tandemq.run.local import LocalCluster
 from tests.unit.cli.conftest import Run
 
 
@@ -39,7 +41,7 @@ def test_every_command_that_prints_data_has_json() -> None:
         for word in words:
             assert isinstance(command, click.Group)
             command = command.commands[word]
-        if not isinstance(command, click.Group):
+        if not isinstance(command, click.Group) and words != ("completion",):
             assert "--json" in [option for parameter in command.params for option in parameter.opts], words
 
 
@@ -80,3 +82,26 @@ def test_log_line_with_text_of_a_client_is_truncated() -> None:
     assert line.startswith("INFO topic=xxx")
     assert line.endswith("more characters)")
     assert len(line) < LINE_CHARACTERS_MAX + 50
+
+
+@pytest.mark.system
+def test_name_servers_and_json_before_the_command_are_those_of_the_command(
+    run: Run, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TANDEMQ_NAMESRV", "127.0.0.1:1")
+    behind = run("cluster", "list", "-n", cluster.name_servers, "--json").stdout
+    before = run("-n", cluster.name_servers, "--json", "cluster", "list").stdout
+    assert [row["address"] for row in json.loads(before)] == [row["address"] for row in json.loads(behind)]
+    assert json.loads(run("--namesrv", "127.0.0.1:2", "cluster", "list", "-n", cluster.name_servers, "--json").stdout)
+    assert "127.0.0.1:2" in run("-n", "127.0.0.1:2", "topic", "list", code=1).stderr
+
+
+@pytest.mark.parametrize("words", [("-n", "a:1", "log", "verify", "x"), ("--json", "-n", "a:1", "bench", "produce")])
+def test_option_before_a_command_that_has_no_such_option_is_wrong_usage(run: Run, words: tuple[str, ...]) -> None:
+    path = " ".join(words[-3:-1] if "log" in words else words[-2:])
+    assert f"`main {path}` has no option --namesrv; leave it out" in run(*words, code=2).stderr
+
+
+def test_option_before_the_subcommand_of_the_console_is_no_option_of_the_server(run: Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'groups.db'}"
+    assert json.loads(run("--json", "console", "user", "list", "--database", url).stdout) == []

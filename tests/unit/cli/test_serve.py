@@ -95,16 +95,17 @@ def test_brokers_whose_files_set_only_the_listen_port_run_beside_each_other(tmp_
 
 
 @pytest.mark.parametrize(
-    ("distance", "more", "what"),
+    ("distance", "more", "what", "setting"),
     [
-        (0, {}, "listenPort"),
-        (-2, {}, "fast port, listenPort - 2"),
-        (1, {}, "replication port, listenPort + 1, as haListenPort is not set"),
-        (5, {"haListenPort": 5}, "replication port, haListenPort"),
+        (0, {}, "listenPort", "listenPort"),
+        (-2, {}, "fast port, listenPort - 2", "listenPort"),
+        (1, {}, "replication port, listenPort + 1, as haListenPort is not set", "listenPort"),
+        (5, {"haListenPort": 5}, "replication port, haListenPort", "haListenPort"),
+        (5, {"metricsPort": 5}, "metricsPort", "metricsPort"),
     ],
 )
 def test_port_in_use_is_reported_with_its_setting(
-    run: Run, tmp_path: Path, distance: int, more: dict[str, int], what: str
+    run: Run, tmp_path: Path, distance: int, more: dict[str, int], what: str, setting: str
 ) -> None:
     with closing(ReservedPorts()) as ports, socket.socket() as other:
         port = ports.reserve(-2, 1, 5)
@@ -115,7 +116,7 @@ def test_port_in_use_is_reported_with_its_setting(
         settings |= {key: port + off for key, off in more.items()}
         printed = run("broker", *(f"--set={key}={value}" for key, value in settings.items()), code=2).stderr
     assert f"cannot listen on 127.0.0.1:{port + distance} ({what}): Address already in use" in printed
-    assert "stop it, or change that setting" in printed
+    assert f"stop it, or choose another port with --set {setting}=PORT" in printed
 
 
 def test_address_of_another_machine_is_reported(run: Run, tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_port_in_use_exits_with_2(run: Run, tmp_path: Path, tandemq_broker: Loca
     assert f"cannot listen on 0.0.0.0:{port}" in printed
     assert "another process may use the port" in printed
     printed = run("namesrv", "--port", port, "--set", f"kvConfigPath={tmp_path / 'n'}", code=2).stderr
-    assert "another process may use the port" in printed
+    assert "another process may use the port: stop it, or choose another port with --port PORT" in printed
 
 
 def test_directory_of_another_broker_is_refused_with_exit_code_2(run: Run, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.support.client_session import namesrv_option, with_admin
-from tandemq.cli.support.output import json_option, plain, show_facts, show_json, show_rows
+from tandemq.cli.support.output import json_option, plain, show_facts, show_json, show_rows, table_options
 from tandemq.config.account_files import AccountFile, parse_account_file
 from tandemq.errors import ConfigError, LocalError
 from tandemq.model.access import ACTIONS
@@ -104,7 +104,7 @@ def delete(name: str, name_servers: str, as_json: bool) -> None:
 
 @user.command(name="list")
 @namesrv_option
-@json_option
+@table_options
 def list_users(name_servers: str, as_json: bool) -> None:
     """List the users."""
     found = with_admin(name_servers, lambda admin: admin.users())
@@ -174,7 +174,7 @@ def revoke(name: str, resource: str, name_servers: str, as_json: bool) -> None:
 @acl.command(name="list")
 @click.option("--user", "name", help="Only of this user.")
 @namesrv_option
-@json_option
+@table_options
 def list_policies(name: str | None, name_servers: str, as_json: bool) -> None:
     """List what users may do; super users may do everything."""
     found = with_admin(name_servers, lambda admin: admin.policies())
@@ -199,7 +199,7 @@ def list_policies(name: str | None, name_servers: str, as_json: bool) -> None:
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option("--apply", "is_applied", is_flag=True, help="Create the users and policies that are shown.")
 @namesrv_option
-@json_option
+@table_options
 def migrate(path: Path, is_applied: bool, name_servers: str, as_json: bool) -> None:
     """Show the users and policies that the accounts of RocketMQ 4.9 in PATH would be, without their keys.
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.support.client_session import namesrv_option, with_admin
-from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows
+from tandemq.cli.support.name_completion import complete_brokers
+from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, table_options
 from tandemq.errors import NetworkError, RemoteError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def cluster() -> None:
 
 @cluster.command(name="list")
 @namesrv_option
-@json_option
+@table_options
 def list_brokers(name_servers: str, as_json: bool) -> None:
     """List all registered brokers with their rates and log ends."""
 
@@ -48,7 +49,13 @@ def list_brokers(name_servers: str, as_json: bool) -> None:
                 )
         return rows
 
-    show_rows(with_admin(name_servers, requests), as_json=as_json, empty="no broker is registered")
+    rows = with_admin(name_servers, requests)
+    show_rows(
+        rows,
+        as_json=as_json,
+        empty="no broker is registered",
+        less=("version", "cluster", "logEnd"),
+    )
 
 
 def _first(rates: str | None) -> float:
@@ -56,7 +63,7 @@ def _first(rates: str | None) -> float:
 
 
 @cluster.command(name="broker-config")
-@click.argument("broker")
+@click.argument("broker", shell_complete=complete_brokers)
 @click.option(
     "--id", "broker_id", default=0, show_default=True, type=click.IntRange(0), help="Broker id within the group."
 )

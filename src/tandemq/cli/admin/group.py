@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.support.client_session import namesrv_option, with_admin
-from tandemq.cli.support.output import json_option, plain, show_facts, show_json, show_rows, time_text
+from tandemq.cli.support.name_completion import complete_clusters, complete_groups
+from tandemq.cli.support.output import json_option, plain, show_facts, show_json, show_rows, table_options, time_text
 from tandemq.errors import LocalError, NoRoute
 from tandemq.model.attributes import PRIORITY_FACTOR, PRIORITY_FACTOR_MAX
 from tandemq.model.topic import is_system_group
@@ -24,8 +25,8 @@ def group() -> None:
 
 
 @group.command()
-@click.argument("name")
-@click.option("--cluster", help="Only on the masters of this cluster.")
+@click.argument("name", shell_complete=complete_groups)
+@click.option("--cluster", shell_complete=complete_clusters, help="Only on the masters of this cluster.")
 @click.option(
     "--retry-max",
     default=16,
@@ -76,8 +77,8 @@ def create(
 
 
 @group.command()
-@click.argument("name")
-@click.option("--cluster", help="Only on the masters of this cluster.")
+@click.argument("name", shell_complete=complete_groups)
+@click.option("--cluster", shell_complete=complete_clusters, help="Only on the masters of this cluster.")
 @click.option("--clean", is_flag=True, help="Also delete its offsets and its retry and dead-letter topics.")
 @click.option("--yes", is_flag=True, help="Delete it; without this only the number of its members is shown.")
 @namesrv_option
@@ -139,7 +140,7 @@ async def _members(admin: "Admin", name: str) -> "GroupConnections | None":
 @group.command(name="list")
 @click.option("--all", "with_all", is_flag=True, help="Include system groups.")
 @namesrv_option
-@json_option
+@table_options
 def list_groups(with_all: bool, name_servers: str, as_json: bool) -> None:
     """List the consumer groups that masters know."""
     found = with_admin(name_servers, lambda admin: admin.groups())
@@ -158,9 +159,9 @@ def list_groups(with_all: bool, name_servers: str, as_json: bool) -> None:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_groups)
 @namesrv_option
-@json_option
+@table_options
 def show(name: str, name_servers: str, as_json: bool) -> None:
     """Show the offsets, lag, members and subscriptions of the consumer group NAME."""
 
@@ -188,7 +189,7 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
-    show_rows(found["queues"], as_json=False, empty="no offsets")
+    show_rows(found["queues"], as_json=False, empty="no offsets", less=("lastConsumed", "end"))
     click.echo(f"\nlag: {found['lag']} messages\n")
     show_rows(found["members"], as_json=False, empty="the group has no members")
     for topic, expression in found["subscriptions"].items():

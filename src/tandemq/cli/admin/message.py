@@ -10,8 +10,9 @@ import click
 from tandemq.cli.admin.trace import trace
 from tandemq.cli.support.client_session import namesrv_option, quiet, with_admin
 from tandemq.cli.support.durations import parse_duration, parse_time
+from tandemq.cli.support.name_completion import complete_brokers, complete_topics
 from tandemq.cli.support.name_servers import explained
-from tandemq.cli.support.output import body_field, json_option, plain, show_json, show_rows, time_text
+from tandemq.cli.support.output import body_field, json_option, plain, show_json, show_rows, table_options, time_text
 from tandemq.cli.support.tls import client_tls
 from tandemq.errors import LocalError
 
@@ -31,7 +32,7 @@ def message() -> None:
 
 
 @message.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("body", required=False)
 @click.option(
     "--file", "path", type=click.Path(dir_okay=False, allow_dash=True), help="Read the body from this file; - is stdin."
@@ -48,7 +49,7 @@ def message() -> None:
 @click.option("--priority", type=click.IntRange(0), help="Priority, higher values first; topics of type priority.")
 @click.option("--group", default="tandemq-cli", show_default=True, help="Producer group.")
 @namesrv_option
-@json_option
+@table_options
 def send(
     topic: str,
     body: str | None,
@@ -103,7 +104,7 @@ def send(
         }
         for result in results
     ]
-    show_rows(rows, as_json=as_json, empty="no messages")
+    show_rows(rows, as_json=as_json, empty="no messages", less=("offsetId",))
 
 
 def _read(path: str) -> bytes:
@@ -141,7 +142,7 @@ async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[Sen
 @click.argument("handle")
 @click.option("--group", default="tandemq-cli", show_default=True, help="Producer group.")
 @namesrv_option
-@json_option
+@table_options
 def recall(handle: str, group: str, name_servers: str, as_json: bool) -> None:
     """Take back a timed message, by the HANDLE that its send printed. Brokers need recallMessageEnable=true."""
     import asyncio  # noqa: PLC0415  # --help needs no loop
@@ -159,7 +160,7 @@ async def _recall(name_servers: str, group: str, handle: str) -> str:
 
 
 @message.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--tags", default="*", show_default=True, help="Filter by tags, like: a || b.")
 @click.option(
     "--from",
@@ -217,11 +218,16 @@ async def _tail(
 
 
 @message.command()
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topics)
 @click.option("--key", help="Search by key; needs TOPIC.")
 @click.option("--unique-key", help="Search by the unique key set by the producer; needs TOPIC.")
 @click.option("--id", "message_id", help="Look up by offset message id.")
-@click.option("--broker", "broker_name", help="Look up by position: broker group; needs TOPIC, --queue and --offset.")
+@click.option(
+    "--broker",
+    "broker_name",
+    shell_complete=complete_brokers,
+    help="Look up by position: broker group; needs TOPIC, --queue and --offset.",
+)
 @click.option("--queue", "queue_id", type=click.IntRange(0), help="Look up by position: queue id.")
 @click.option("--offset", type=click.IntRange(0), help="Look up by position: offset in the queue.")
 @click.option("--begin", help="With --key: stored at this time or later, like 2024-05-31T13:00.")

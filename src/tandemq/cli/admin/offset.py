@@ -7,7 +7,8 @@ import click
 from tandemq.cli.admin.group import LIST_HINT, offsets_of, progress_rows
 from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.durations import parse_time
-from tandemq.cli.support.output import json_option, show_json, show_rows
+from tandemq.cli.support.name_completion import complete_brokers, complete_groups, complete_topics
+from tandemq.cli.support.output import show_json, show_rows, table_options
 
 if TYPE_CHECKING:
     from tandemq.client.admin.groups import ResetTarget
@@ -22,10 +23,10 @@ def offset() -> None:
 
 
 @offset.command()
-@click.argument("group")
-@click.option("--topic", help="Only of this topic.")
+@click.argument("group", shell_complete=complete_groups)
+@click.option("--topic", shell_complete=complete_topics, help="Only of this topic.")
 @namesrv_option
-@json_option
+@table_options
 def show(group: str, topic: str | None, name_servers: str, as_json: bool) -> None:
     """Show the offsets of GROUP."""
 
@@ -35,12 +36,12 @@ def show(group: str, topic: str | None, name_servers: str, as_json: bool) -> Non
         progress = await offsets_of(admin, group)
         return progress_rows({queue: offsets for queue, offsets in progress.items() if topic in (None, queue.topic)})
 
-    show_rows(with_admin(name_servers, requests), as_json=as_json, empty="no offsets")
+    show_rows(with_admin(name_servers, requests), as_json=as_json, empty="no offsets", less=("lastConsumed", "end"))
 
 
 @offset.command()
-@click.argument("group")
-@click.argument("topic")
+@click.argument("group", shell_complete=complete_groups)
+@click.argument("topic", shell_complete=complete_topics)
 @click.option(
     "--to",
     "target",
@@ -48,11 +49,16 @@ def show(group: str, topic: str | None, name_servers: str, as_json: bool) -> Non
     metavar="TARGET",
     help="earliest, latest, an offset, or a time like 2024-05-31T13:00.",
 )
-@click.option("--broker", "broker_name", help="Only the queue of this broker group; with --queue.")
+@click.option(
+    "--broker",
+    "broker_name",
+    shell_complete=complete_brokers,
+    help="Only the queue of this broker group; with --queue.",
+)
 @click.option("--queue", "queue_id", type=click.IntRange(0), help="Only this queue; with --broker.")
 @click.option("--yes", is_flag=True, help="Change them; without this the new offsets are only shown.")
 @namesrv_option
-@json_option
+@table_options
 def reset(
     group: str,
     topic: str,

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tandemq.cli.support.client_session import namesrv_option, with_admin
-from tandemq.cli.support.output import json_option, show_facts, show_rows
+from tandemq.cli.support.name_completion import complete_limited
+from tandemq.cli.support.output import json_option, show_facts, show_rows, table_options
 from tandemq.errors import LocalError, ProtocolError
 from tandemq.model.quota import CONNECTIONS_MAX, GROUP, IN_FLIGHT_MAX, RATE_MAX, TOPIC, USER, Kind, Quota
 
@@ -25,7 +26,7 @@ def quota() -> None:
 
 @quota.command(name="set")
 @_kind_argument
-@click.argument("name")
+@click.argument("name", shell_complete=complete_limited)
 @click.option("--messages", default=0, type=click.IntRange(0, RATE_MAX), help="Messages per second.")
 @click.option("--bytes", "size", default=0, type=click.IntRange(0, RATE_MAX), help="Bytes per second.")
 @click.option("--connections", default=0, type=click.IntRange(0, CONNECTIONS_MAX), help="Connections of a user.")
@@ -59,7 +60,7 @@ def set_quota(
 
 @quota.command()
 @_kind_argument
-@click.argument("name")
+@click.argument("name", shell_complete=complete_limited)
 @namesrv_option
 @json_option
 def delete(kind: Kind, name: str, name_servers: str, as_json: bool) -> None:
@@ -78,7 +79,7 @@ def _put(wanted: Quota, name_servers: str) -> None:
 
 @quota.command(name="list")
 @namesrv_option
-@json_option
+@table_options
 def list_quotas(name_servers: str, as_json: bool) -> None:
     """List the limits, and how often each was exceeded."""
 
@@ -98,4 +99,4 @@ def list_quotas(name_servers: str, as_json: bool) -> None:
             for limit, exceeded in await admin.quotas()
         ]
 
-    show_rows(with_admin(name_servers, requests), as_json=as_json, empty="no limits")
+    show_rows(with_admin(name_servers, requests), as_json=as_json, empty="no limits", less=("slowed", "slows"))

@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.support.client_session import namesrv_option, with_admin
-from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, time_text
+from tandemq.cli.support.name_completion import complete_brokers, complete_clusters, complete_topics
+from tandemq.cli.support.output import (
+    echo_wrapped,
+    json_option,
+    permission_text,
+    show_facts,
+    show_json,
+    show_rows,
+    table_options,
+    time_text,
+)
 from tandemq.errors import RemoteError
 from tandemq.model.attributes import MESSAGE_TYPE, MESSAGE_TYPES
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, own_topics
@@ -22,10 +32,12 @@ def topic() -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option("--queues", default=8, show_default=True, type=click.IntRange(1, 16_384), help="Queues per broker group.")
-@click.option("--cluster", help="Only on the masters of this cluster.")
-@click.option("--broker", "broker_name", help="Only on the master of this broker group.")
+@click.option("--cluster", shell_complete=complete_clusters, help="Only on the masters of this cluster.")
+@click.option(
+    "--broker", "broker_name", shell_complete=complete_brokers, help="Only on the master of this broker group."
+)
 @click.option(
     "--permission", type=click.Choice(sorted(PERMISSIONS)), default="rw", show_default=True, help="What clients may do."
 )
@@ -67,8 +79,8 @@ def create(
 
 
 @topic.command()
-@click.argument("name")
-@click.option("--cluster", help="Only on the masters of this cluster.")
+@click.argument("name", shell_complete=complete_topics)
+@click.option("--cluster", shell_complete=complete_clusters, help="Only on the masters of this cluster.")
 @click.option("--yes", is_flag=True, help="Delete it; without this only the number of its messages is shown.")
 @namesrv_option
 @json_option
@@ -108,9 +120,9 @@ def list_topics(with_all: bool, name_servers: str, as_json: bool) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @namesrv_option
-@json_option
+@table_options
 def show(name: str, name_servers: str, as_json: bool) -> None:
     """Show the brokers, queues and consumer groups of the topic NAME."""
 
@@ -151,11 +163,16 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
         return
     show_rows(
         [
-            {**row, "addresses": ", ".join(f"{member}={address}" for member, address in row["addresses"].items())}
+            row
+            | {
+                "permission": permission_text(row["permission"]),
+                "addresses": ", ".join(f"{member}={address}" for member, address in row["addresses"].items()),
+            }
             for row in found["brokers"]
         ],
         as_json=False,
     )
     click.echo()
-    show_rows(found["queues"], as_json=False)
-    click.echo(f"\nread by: {', '.join(found['groups']) or 'no group'}")
+    show_rows(found["queues"], as_json=False, less=("last", "min"))
+    click.echo()
+    echo_wrapped(f"read by: {', '.join(found['groups']) or 'no group'}", indent="  ")

@@ -6,7 +6,7 @@ import click
 
 from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.durations import parse_time
-from tandemq.cli.support.output import json_option, plain, show_json, show_rows, time_text
+from tandemq.cli.support.output import echo_wrapped, plain, show_json, show_rows, table_options, time_text
 
 if TYPE_CHECKING:
     from tandemq.client.admin.traces import FoundTraces, MessageTrace
@@ -21,7 +21,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 @click.option("--begin", help="Events reported at this time or later, like 2024-05-31T13:00.")
 @click.option("--end", help="Events reported at this time or earlier.")
 @namesrv_option
-@json_option
+@table_options
 def trace(key: str, topic: str, begin: str | None, end: str | None, name_servers: str, as_json: bool) -> None:
     """Show who sent, got and consumed the messages with KEY: a unique key, an offset message id, or a key.
 
@@ -78,7 +78,8 @@ def _show(message_trace: "MessageTrace", *, first: bool) -> None:
     if not first:
         click.echo()
     parts = (("topic", message_trace.topic), ("tag", message_trace.tags), ("keys", message_trace.keys))
-    click.echo(plain(" ".join([message_trace.message_id, *(f"{name}={text}" for name, text in parts if text)])))
+    head = " ".join([message_trace.message_id, *(f"{name}={text}" for name, text in parts if text)])
+    echo_wrapped(plain(head), indent="  ")
     rows = [
         {
             "time": time_text(step.time_ms),
@@ -91,4 +92,4 @@ def _show(message_trace: "MessageTrace", *, first: bool) -> None:
         }
         for step in message_trace.steps
     ]
-    show_rows(rows, as_json=False)
+    show_rows(rows, as_json=False, less=("client", "ms"))

@@ -10,13 +10,14 @@ from tandemq.cli.ha.nagios import ClusterFaults, LagLimits, PluginState, plugin_
 from tandemq.cli.ha.status import group_rows
 from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.members import Group, GroupSearch, search_options
+from tandemq.cli.support.name_completion import complete_brokers
 from tandemq.cli.support.name_servers import openings
 from tandemq.cli.support.output import json_option, show_json
 from tandemq.errors import ConfigError, LocalError, TandemError
 
 
 @click.command()
-@click.option("--broker", help="Only this broker group, which must exist.")
+@click.option("--broker", shell_complete=complete_brokers, help="Only this broker group, which must exist.")
 @click.option(
     "--nagios", is_flag=True, help="Print a line with performance data, and exit, as a plugin of Nagios does."
 )
@@ -45,11 +46,14 @@ def check(
     """Check the health of every group and print one line, for scripts.
 
     \b
-    Exit code 0: every group has a readable and writable master, and all members are connected and in sync.
+    Exit code 0: every group has a readable and writable master, and all members
+      are connected and in sync.
     Exit code 3: a group
-      has no master, or two, or one that cannot be read or written, or whose disk is full;
-      has a member that does not answer, is not connected to its master, or is not in sync;
-      has a member that cannot reach the registry, or that reports a problem with it;
+      has no master, or two, or one that cannot be read or written, or whose disk
+        is full;
+      has a member that does not answer, is not connected to its master, or is
+        not in sync;
+      has a member that cannot reach the registry, or reports a problem with it;
       has a damaged log;
       or does not exist, or there is no broker at all.
     Exit code 1: no name server, registry or broker answers. 2: wrong usage.

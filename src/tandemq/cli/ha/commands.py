@@ -19,7 +19,8 @@ from tandemq.cli.ha.scrub import scrub, try_log_health
 from tandemq.cli.ha.status import status
 from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.members import FoundBroker, GroupSearch, search_options
-from tandemq.cli.support.output import json_option, plain, show_json, show_rows
+from tandemq.cli.support.name_completion import complete_brokers
+from tandemq.cli.support.output import plain, show_json, show_rows, table_options
 from tandemq.cli.support.progress import ProgressLine
 from tandemq.cli.support.tls import client_tls
 from tandemq.errors import RemoteError
@@ -44,10 +45,10 @@ for _command in (check, config, force_master, history, scrub, status, switch):
 
 
 @ha.command()
-@click.option("--broker", help="Only this broker group.")
+@click.option("--broker", shell_complete=complete_brokers, help="Only this broker group.")
 @click.option("--from", "start", type=click.IntRange(0), default=0, help="Log offset to start at.")
 @search_options
-@json_option
+@table_options
 def verify(broker: str | None, start: int, search: GroupSearch, as_json: bool) -> None:
     """Compare the logs and the queues of every master and its slaves while they run.
 
@@ -66,7 +67,11 @@ def verify(broker: str | None, start: int, search: GroupSearch, as_json: bool) -
     if as_json:
         show_json(rows)
     else:
-        show_rows([row | {"queuesDiffer": len(row["queuesDiffer"])} for row in rows], as_json=False)
+        show_rows(
+            [row | {"queuesDiffer": len(row["queuesDiffer"])} for row in rows],
+            as_json=False,
+            less=("from", "to", "queues"),
+        )
         if differences:
             click.echo("\nQueues that differ, from their first queue offset to their end\n")
             show_rows(differences, as_json=False)

@@ -18,7 +18,7 @@ import click
 
 from tandemq.cli.support import registries
 from tandemq.cli.support.client_session import quiet
-from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
+from tandemq.cli.support.output import echo_wrapped, show_json, show_rows, table_options, time_text
 from tandemq.errors import ConfigError, NetworkError, RemoteError, TandemError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _user_at_host() -> str:
 @config.command("list")
 @click.option("--cluster", help="Only groups of this cluster.")
 @database_option
-@json_option
+@table_options
 def list_groups(cluster: str | None, database_url: str | None, as_json: bool) -> None:
     """List the groups in the database, and whether each is applied to the registry."""
     with open_database(database_url) as database:
@@ -129,7 +129,7 @@ def _row(group: "StoredGroup") -> dict[str, Any]:
 @click.argument("group")
 @cluster_option
 @database_option
-@json_option
+@table_options
 def show(group: str, cluster: str, database_url: str | None, as_json: bool) -> None:
     """Show the mode and the members of a group."""
     with open_database(database_url) as database:
@@ -146,7 +146,8 @@ def _show(found: "StoredGroup", *, as_json: bool) -> None:
         show_json({**_row(found), "members": members})
         return
     state = "applied" if found.is_applied else "not applied yet"
-    click.echo(f"{found.broker_name}: {found.config.mode.value}, revision {found.revision}, {state}\n")
+    echo_wrapped(f"{found.broker_name}: {found.config.mode.value}, revision {found.revision}, {state}", indent="  ")
+    click.echo()
     show_rows(members, as_json=False)
 
 
@@ -177,7 +178,7 @@ def _member_row(member: "GroupMember") -> dict[str, Any]:
 @click.option("--drop", "dropped", type=int, multiple=True, metavar="ID", help="Remove a member; repeatable.")
 @cluster_option
 @database_option
-@json_option
+@table_options
 def set_group(
     group: str,
     mode: str | None,
@@ -270,7 +271,7 @@ def _bad_member(text: str, why: str) -> ConfigError:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @cluster_option
 @database_option
-@json_option
+@table_options
 def remove(group: str, yes: bool, cluster: str, database_url: str | None, as_json: bool) -> None:
     """Remove a group's configuration. The state of its brokers is kept, so that its epochs continue."""
     if not yes:
@@ -290,7 +291,7 @@ def remove(group: str, yes: bool, cluster: str, database_url: str | None, as_jso
 )
 @registry_option
 @database_option
-@json_option
+@table_options
 def apply(cluster: str | None, follow: bool, registry: str, database_url: str | None, as_json: bool) -> int:
     """Publish the stored configurations to the registry. If interrupted, run it again.
 

@@ -19,7 +19,8 @@ from tandemq.cli.support.members import (
     ask_json,
     search_options,
 )
-from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
+from tandemq.cli.support.name_completion import complete_brokers
+from tandemq.cli.support.output import json_option, show_json, show_rows, table_options, time_text
 from tandemq.errors import ConfigError, LocalError, NetworkError, OutcomeUnknown, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
@@ -30,7 +31,9 @@ FORCE_SECONDS = 120.0
 SERVE_SECONDS = 5.0
 POLL_SECONDS = 0.02
 
-broker_option = click.option("--broker", help="Broker group; not needed with --address.")
+broker_option = click.option(
+    "--broker", shell_complete=complete_brokers, help="Broker group; not needed with --address."
+)
 
 
 def _group(name: str | None, search: GroupSearch) -> Group:
@@ -155,7 +158,7 @@ def force_master(broker: str | None, broker_id: int, yes: bool, search: GroupSea
 @broker_option
 @click.option("--count", type=click.IntRange(1), help="Only the last N entries.")
 @search_options
-@json_option
+@table_options
 def history(broker: str | None, count: int | None, search: GroupSearch, as_json: bool) -> None:
     """Show past changes of a group's roles as recorded by its brokers: oldest first, equal entries merged."""
     group = _group(broker, search)

@@ -14,7 +14,8 @@ import click
 from tandemq.cli.support.client_session import namesrv_option
 from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.members import ListedBroker, ask_json, members_of
-from tandemq.cli.support.output import json_option, show_json, show_rows
+from tandemq.cli.support.name_completion import complete_brokers
+from tandemq.cli.support.output import show_json, show_rows, table_options
 from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
@@ -84,13 +85,13 @@ def damage_rows(broker: str, broker_id: int, found: dict[str, Any] | None) -> li
 
 
 @click.command()
-@click.option("--broker", help="Only this broker group.")
+@click.option("--broker", shell_complete=complete_brokers, help="Only this broker group.")
 @click.option(
     "--rate", type=click.IntRange(1), help="Rate of this pass in MiB/s per broker; default: the broker's setting."
 )
 @click.option("--no-wait", is_flag=True, help="Start the pass and do not wait for its end.")
 @namesrv_option
-@json_option
+@table_options
 def scrub(broker: str | None, rate: int | None, no_wait: bool, name_servers: str, as_json: bool) -> None:
     """Make all brokers verify their whole commit log now and repair damage from their replicas.
 
@@ -107,7 +108,7 @@ def scrub(broker: str | None, rate: int | None, no_wait: bool, name_servers: str
     if as_json:
         show_json([row | {"ranges": (states[row["broker"], row["id"]] or {}).get("damaged", [])} for row in rows])
     else:
-        show_rows(rows, as_json=False, empty="no broker is registered")
+        show_rows(rows, as_json=False, empty="no broker is registered", less=("records", "rebuiltEntries", "bytes"))
         show_damages(damages)
     if not no_wait and any(row["damaged"] for row in rows):
         raise click.exceptions.Exit(EXIT_FAULTS)

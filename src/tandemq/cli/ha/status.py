@@ -22,16 +22,32 @@ from tandemq.cli.support.members import (
     groups_of,
     search_options,
 )
-from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
+from tandemq.cli.support.name_completion import complete_brokers
+from tandemq.cli.support.output import echo_wrapped, show_json, show_rows, table_options, time_text
 from tandemq.coordination.lease import CHECKS, LEASE_MS
 from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
+_INDENT = "  "
+_LESS = (
+    "lastWriteS",
+    "lastReadS",
+    "verifiedH",
+    "logStart",
+    "refused",
+    "secured",
+    "repaired",
+    "slavesInSync",
+    "damaged",
+    "address",
+)
+"""Columns that a narrow terminal need not show; damaged ranges have a table of their own."""
+
 
 @click.command()
-@click.option("--broker", help="Only this broker group.")
+@click.option("--broker", shell_complete=complete_brokers, help="Only this broker group.")
 @search_options
-@json_option
+@table_options
 def status(broker: str | None, search: GroupSearch, as_json: bool) -> int:
     """Show roles, permissions with reasons, log ends, lag, both ends of each replication connection, and log damage.
 
@@ -51,15 +67,16 @@ def _show(groups: list[Group], *, as_json: bool) -> None:
         show_json(rows)
         return
     faults = {group.name: faults_of(group, by_group[group.name]) for group in groups}
-    click.echo(f"{verdict(faults, len(rows))}\n")
+    echo_wrapped(verdict(faults, len(rows)))
+    click.echo()
     links = [{"broker": row["broker"]} | link for row in rows for link in row.pop("slaves")]
     damages = [damage for row in rows for damage in damage_rows(row["broker"], row["id"], row.pop("log"))]
     for row in rows:
         del row["failover"], row["registered"], row["refusing"]
-    show_rows(rows, as_json=False)
+    show_rows(rows, as_json=False, less=_LESS)
     if links:
         click.echo("\nAs the masters see their slaves:\n")
-        show_rows(links, as_json=False, empty="")
+        show_rows(links, as_json=False, less=("lastWriteS", "lastReadS", "secured", "ackedOffset"))
     for group in groups:
         if group.has_registry:
             _show_group(group)
@@ -196,21 +213,28 @@ def _show_group(group: Group) -> None:
     """Print a group: its record in the registry, then the view of each member."""
     knowing = [found.failover for found in group.members if found.has_registry and found.failover is not None]
     first = max(knowing, key=lambda failover: failover["epoch"])
-    click.echo(f"\n{group.name}: {_record_text(first)}")
-    click.echo("\n".join(times_texts(knowing)) + "\n")
+    click.echo()
+    echo_wrapped(f"{group.name}: {_record_text(first)}", indent=_INDENT)
+    for text in times_texts(knowing):
+        echo_wrapped(text, indent=_INDENT)
+    click.echo()
     master = group.master
     lags = (
         {member["brokerId"]: member for member in (master.failover or {}).get("members", ())}
         if master is not None
         else {}
     )
-    show_rows([_part(found, lags.get(found.broker_id, {})) for found in group.members], as_json=False)
+    show_rows(
+        [_part(found, lags.get(found.broker_id, {})) for found in group.members],
+        as_json=False,
+        less=("registered", "lagBytes", "leaseS", "lagS", "registry"),
+    )
     for broker_id in group.missing:
         click.echo(f"broker {broker_id} is a member and is not live, or does not answer")
     for found in group.members:
         failover = found.failover or {}
         for problem in filter(None, (failover.get("trouble"), registry_problem(failover), failover.get("warning"))):
-            click.echo(f"broker {found.broker_id}: {problem}")
+            echo_wrapped(f"broker {found.broker_id}: {problem}", indent=_INDENT)
 
 
 def _record_text(failover: Mapping[str, Any]) -> str:

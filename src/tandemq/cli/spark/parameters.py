@@ -9,7 +9,7 @@ import click
 
 from tandemq.cli.spark.session import spark_session
 from tandemq.cli.support.gathered import Command, gathered
-from tandemq.cli.support.output import json_option
+from tandemq.cli.support.output import table_options
 from tandemq.cli.support.paths import LakePath, LocalPath, lake_location, lake_locations, storage_option
 from tandemq.cli.support.progress import ProgressLine
 
@@ -91,8 +91,8 @@ class FillingOptions(NamedTuple):
 
 
 def common_options(command: Command) -> Command:
-    """Add --storage-option, --master, --conf and --json; the command gets them as `common`."""
-    return storage_option(_master(_conf(json_option(gathered(command, "common", CommonOptions)))))
+    """Add --storage-option, --master, --conf, --json and --wide; the command gets them as `common`."""
+    return storage_option(_master(_conf(table_options(gathered(command, "common", CommonOptions)))))
 
 
 def filling_options(what: str, batch: Callable[[Command], Command]) -> Callable[[Command], Command]:

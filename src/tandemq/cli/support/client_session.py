@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tandemq.cli.support.inherited import InheritedOption
 from tandemq.cli.support.name_servers import explained
 from tandemq.cli.support.tls import client_tls
 
@@ -24,6 +25,7 @@ def name_servers_option(text: str) -> Callable[[Callable[..., Any]], Callable[..
         "--namesrv",
         "-n",
         "name_servers",
+        cls=InheritedOption,
         default=DEFAULT_NAME_SERVERS,
         envvar="TANDEMQ_NAMESRV",
         show_default=True,
@@ -33,6 +35,10 @@ def name_servers_option(text: str) -> Callable[[Callable[..., Any]], Callable[..
 
 
 namesrv_option = name_servers_option("Name servers, host:port;host:port.")
+optional_namesrv_option = click.option(
+    "--namesrv", "-n", "name_servers", cls=InheritedOption, help="Name servers, host:port;host:port."
+)
+"""--namesrv of servers, whose files may name them; None: not given."""
 
 
 @contextmanager

@@ -27,6 +27,10 @@ class BoundedFormatter(logging.Formatter):
     """Formatter that truncates log lines to `LINE_CHARACTERS_MAX`, as they may contain text of clients; tracebacks are
     not truncated."""
 
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802  # overridden
+        """Return the time in this machine's time zone, which the text names."""
+        return datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # overridden
         """Return the line without traceback."""
         line = super().formatMessage(record)

@@ -14,7 +14,7 @@ ALL_INTERFACES = ("0.0.0.0", "::")
 FREE_PORT_TRIES = 100
 
 _HINTS = {
-    errno.EADDRINUSE: "another process may use the port: stop it, or change that setting",
+    errno.EADDRINUSE: "another process may use the port: stop it, or choose another port",
     errno.EADDRNOTAVAIL: "bindAddress is not an address of this machine",
     errno.EACCES: "this port requires root; change that setting",
 }
