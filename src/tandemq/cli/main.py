@@ -11,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tandemq import __version__
+from tandemq.cli.support.advice import advised
 from tandemq.cli.support.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from tandemq.cli.support.inherited import check_inherited, remember
 from tandemq.cli.support.log_format import BoundedFormatter
@@ -129,6 +130,8 @@ class _Root(click.Group):
 
 
 def _say(error: Exception, code: int) -> int:
+    if isinstance(error, TandemError):
+        advised(error)
     for line in str(error).splitlines() or [type(error).__name__]:
         click.echo(f"tandemq: {line}", err=True)
     return code

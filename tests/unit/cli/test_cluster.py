@@ -27,10 +27,10 @@ def test_settings_are_shown_and_changed_while_the_broker_runs(run_json: RunJson)
     assert run_json("cluster", "broker-config", "broker-b", "--get", "slaveTimeout") == {"slaveTimeout": "2900"}
 
 
-def test_unknown_broker_or_setting_is_wrong_usage(run: Run, cluster: LocalCluster) -> None:
-    printed = run("cluster", "broker-config", "broker-z", "-n", cluster.name_servers, code=2)
+def test_unknown_broker_or_setting_is_named(run: Run, cluster: LocalCluster) -> None:
+    printed = run("cluster", "broker-config", "broker-z", "-n", cluster.name_servers, code=1)
     assert "broker-a/0" in printed.stderr
-    run("cluster", "broker-config", "broker-a", "--get", "nonsense", "-n", cluster.name_servers, code=2)
+    run("cluster", "broker-config", "broker-a", "--get", "nonsense", "-n", cluster.name_servers, code=1)
     run("cluster", "broker-config", "broker-a", "--set", "nonsense", "-n", cluster.name_servers, code=2)
 
 

@@ -98,7 +98,13 @@ def update(name: str, new_key: bool, is_enabled: bool | None, name_servers: str,
 @json_option
 def delete(name: str, name_servers: str, as_json: bool) -> None:
     """Delete the user NAME and its policies."""
-    with_admin(name_servers, lambda admin: admin.delete_user(name))
+
+    async def requests(admin: "Admin") -> None:
+        if name not in await admin.users():
+            raise LocalError(f"user {name} does not exist", hint="tandemq acl user list shows the users")
+        await admin.delete_user(name)
+
+    with_admin(name_servers, requests)
     show_facts({"user": name, "deleted": True}, as_json=as_json)
 
 

@@ -4,10 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tandemq.cli.support.advice import advised
 from tandemq.cli.support.client_session import namesrv_option, with_admin
+from tandemq.cli.support.exit_codes import EXIT_FAILED
 from tandemq.cli.support.name_completion import complete_brokers
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, table_options
-from tandemq.errors import NetworkError, RemoteError
+from tandemq.errors import LocalError, NetworkError, RemoteError
 
 if TYPE_CHECKING:
     from tandemq.client.aio.admin import Admin
@@ -22,7 +24,10 @@ def cluster() -> None:
 @namesrv_option
 @table_options
 def list_brokers(name_servers: str, as_json: bool) -> None:
-    """List all registered brokers with their rates and log ends."""
+    """List all registered brokers with their rates and log ends.
+
+    Exit code 1 if none of them gives its figures; standard error says why.
+    """
 
     async def requests(admin: "Admin") -> list[dict[str, Any]]:
         info = await admin.cluster_info()
@@ -31,8 +36,9 @@ def list_brokers(name_servers: str, as_json: bool) -> None:
             for broker_id, address in sorted(members.members.items()):
                 try:
                     figures = await admin.broker_runtime(address)
-                except (NetworkError, RemoteError):
+                except (NetworkError, RemoteError) as error:
                     figures = {}
+                    click.echo(f"tandemq: {name}/{broker_id}: {advised(error)}", err=True)
                 rows.append(
                     {
                         "cluster": members.cluster,
@@ -56,6 +62,8 @@ def list_brokers(name_servers: str, as_json: bool) -> None:
         empty="no broker is registered",
         less=("version", "cluster", "logEnd"),
     )
+    if rows and not any(row["answers"] for row in rows):
+        raise click.exceptions.Exit(EXIT_FAILED)
 
 
 def _first(rates: str | None) -> float:
@@ -85,7 +93,7 @@ def broker_config(
         address = members.get(broker_id)
         if address is None:
             known = ", ".join(f"{name}/{i}" for name, found in info.brokers.items() for i in found.members)
-            raise click.UsageError(f"broker {broker}/{broker_id} does not exist; known brokers: {known or 'none'}")
+            raise LocalError(f"broker {broker}/{broker_id} does not exist", hint=f"known brokers: {known or 'none'}")
         if changes:
             await admin.update_broker_config(address, changes)
         return await admin.broker_config(address)
@@ -93,7 +101,8 @@ def broker_config(
     found = with_admin(name_servers, requests)
     if key is not None:
         if key not in found:
-            raise click.UsageError(f"the broker has no setting {key!r}")
+            hint = "tandemq cluster broker-config without --get shows all settings"
+            raise LocalError(f"broker {broker}/{broker_id} has no setting {key!r}", hint=hint)
         found = {key: found[key]}
     elif changes:
         found = {name: found.get(name, "") for name in changes}

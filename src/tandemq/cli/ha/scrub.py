@@ -16,9 +16,10 @@ from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.members import ListedBroker, ask_json, members_of
 from tandemq.cli.support.name_completion import complete_brokers
 from tandemq.cli.support.output import show_json, show_rows, table_options
-from tandemq.errors import NetworkError, RemoteError
+from tandemq.errors import LocalError, NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
+LIST_HINT = "tandemq cluster list shows the brokers"
 POLL_S = 0.2
 MEBIBYTE = 1 << 20
 
@@ -99,6 +100,8 @@ def scrub(broker: str | None, rate: int | None, no_wait: bool, name_servers: str
     running continues at the new rate.
     """
     members = [member for member in members_of(name_servers) if broker in (None, member.broker)]
+    if broker is not None and not members:
+        raise LocalError(f"no broker of group {broker} is registered at {name_servers}", hint=LIST_HINT)
     wanted = {"begin": True} | ({"bytesPerSecond": rate * MEBIBYTE} if rate else {})
     states = {(member.broker, member.broker_id): log_health(member.address, **wanted) for member in members}
     if not no_wait:

@@ -165,6 +165,7 @@ def groups_of(
         NetworkError: neither a name server nor the registry, if one is given, answers.
         ConfigError: the registry's address is malformed.
         LocalError: no broker is found, or none of the requested group.
+        RemoteError: a broker does not permit the requests.
     """
     registered, live = _known(name_servers, registry, is_needed=not asked)
     wanted = {found.broker for found in asked}
@@ -324,7 +325,11 @@ def _found(name: str, broker_id: int, address: str, *, is_registered: bool) -> F
     found = FoundBroker(name, broker_id, address, is_registered)
     try:
         failover = ask_json(address, RequestCode.TANDEM_FAILOVER_STATUS)
-    except (NetworkError, RemoteError):
+    except NetworkError:
+        return found
+    except RemoteError as error:
+        if error.code == ResponseCode.NO_PERMISSION:  # nothing could be said about the group
+            raise
         return found
     # Addresses are reused: another broker may answer there by now.
     if isinstance(failover, dict) and failover.get("brokerName") == name:
