@@ -2,6 +2,7 @@
 
     main                 root command, errors and exit codes
     serve up demo        commands that run brokers, name servers, whole clusters
+    doctor/              doctor: checks of a machine, of settings and of a cluster
     completion           script for the completion of shells
     admin/               topic, group, message, offset and cluster: administer a running cluster
     ha/                  ha: replication and roles of broker groups

@@ -29,6 +29,10 @@ COMMANDS = {
     ),
     "console": ("tandemq.cli.console:console", "Serve web pages on which operators watch and change a cluster."),
     "demo": ("tandemq.cli.demo:demo", "Send real messages, kill a master, and verify that no message is lost."),
+    "doctor": (
+        "tandemq.cli.doctor.commands:doctor",
+        "Check this machine and, with --namesrv, the cluster: what is wrong, where, and what to do.",
+    ),
     "group": ("tandemq.cli.admin.group:group", "Create, delete, list and show consumer groups."),
     "ha": (
         "tandemq.cli.ha.commands:ha",

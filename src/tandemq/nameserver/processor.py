@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
+from tandemq import __version__
 from tandemq.boundary import Now
 from tandemq.codec.remoting.fastjson import dumps_java, loads
 from tandemq.config.files import as_properties
@@ -245,4 +246,5 @@ class DefaultRequestProcessor:
         return request.answer(ResponseCode.SUCCESS)
 
     def _get_config(self, request: Command, _link: int, _now: Now) -> Command:
-        return request.answer(ResponseCode.SUCCESS, body=as_properties(self._config.present).encode())
+        settings = as_properties(self._config.present).encode()
+        return request.answer(ResponseCode.SUCCESS, fields={"tandemqVersion": __version__}, body=settings)

@@ -144,6 +144,7 @@ def test_wrong_values_are_wrong_usage_and_named(run: Run) -> None:
         "quota set topic T": "nothing is limited",
         "top --interval 0": "--interval",
         "completion csh": "'bash', 'zsh', 'fish'",
+        "doctor --config /nonexistent": "/nonexistent",
         "broker -c /nonexistent": "TOML file or a RocketMQ broker.conf",
         "broker --set listenPort=many": "listenPort",
         "broker --set x": "KEY=VALUE",
@@ -187,3 +188,7 @@ def test_every_command_says_how_to_get_permission(
             assert advice in printed.splitlines()[-1], (user, words, printed)
 
 
+@pytest.mark.system
+def test_doctor_finds_that_it_has_no_permission(run: Run, guarded: LocalCluster) -> None:
+    printed = run("doctor", "--quiet", "-n", guarded.name_servers, code=3).stdout
+    assert "authentication failed" in printed and "TANDEMQ_CREDENTIALS" in printed

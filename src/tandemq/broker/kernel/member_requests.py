@@ -35,10 +35,11 @@ from tandemq.refusals import Refusals
 log = logging.getLogger(__name__)
 NONCES_MAX = 8
 NONCE, CHALLENGE, PROOF = proofs.NONCE, proofs.CHALLENGE, proofs.PROOF
-_ROLES = Roles(b"tandemq-call-1 member asks", b"tandemq-call-1 member answers")
-_request_proof = partial(proofs.request_proof, _ROLES)
-_answer_proof = partial(proofs.answer_proof, _ROLES)
-_secret_of = partial(proofs.secret_of, _ROLES)
+ROLES = Roles(b"tandemq-call-1 member asks", b"tandemq-call-1 member answers")
+"""Roles in the proofs of a request and of its response."""
+_request_proof = partial(proofs.request_proof, ROLES)
+_answer_proof = partial(proofs.answer_proof, ROLES)
+_secret_of = partial(proofs.secret_of, ROLES)
 _carries, _text, _bytes = proofs.carries, proofs.to_text, proofs.from_text
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from tandemq import __version__
 from tandemq.boundary import Now
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
@@ -74,6 +75,7 @@ class FailoverProcessor(Feature):
         table: dict[str, Any] = {
             "brokerName": config.broker_name,
             "brokerId": config.broker_id,
+            "version": __version__,
             "isOpen": config.is_open,
             "hasOpenMetrics": config.has_open_metrics,
         }

@@ -155,7 +155,7 @@ def groups_of(
     If only some of the name servers and the registry answer, a warning is printed to standard error.
 
     Args:
-        name_servers: "host:port;host:port".
+        name_servers: "host:port;host:port"; "" for none.
         registry: address of a registry, to find members there too.
         broker: only this group.
         asked: brokers that were found by their own address; only their groups.
@@ -199,7 +199,7 @@ def _known(
     live: list[tuple[str, int, str]] = []
     silent: list[TandemError] = []
     try:
-        registered = members_of(name_servers)
+        registered = members_of(name_servers) if name_servers else []
     except NetworkError as error:
         silent.append(error)
     try:
