@@ -48,7 +48,7 @@ def completion(shell: str) -> None:
     second, they are not completed.
 
     \b
-    bash: tandemq completion bash > ~/.local/share/bash-completion/completions/tandemq
+    bash: source <(tandemq completion bash)  in ~/.bashrc
     zsh:  tandemq completion zsh > "${fpath[1]}/_tandemq"
     fish: tandemq completion fish > ~/.config/fish/completions/tandemq.fish
     """
