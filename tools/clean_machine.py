@@ -143,7 +143,7 @@ def of_suite(sources: str, suite: str) -> str:
     raise Failure("the list of package sources names no mirror of Debian; name one with --sources")
 
 
-def make_root(root: Path, suite: str, sources: Path, packages: Sequence[str], apt_options: Sequence[str]) -> None:
+def make_root(root: Path, suite: str, sources: Path, packages: Sequence[str], apt_options: Sequence[str] = ()) -> None:
     """Make a minimal Debian with some packages."""
     command = ["mmdebstrap", "--quiet", "--variant=minbase", '--aptopt=APT::Install-Recommends "false"']
     command += [f"--aptopt={option}" for option in apt_options]
