@@ -45,7 +45,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 )
 @json_option
 def health(urls: tuple[str, ...], live: bool, timeout_s: float, as_json: bool) -> None:
-    """Check that processes serve, by their ports for metrics (`metricsPort`).
+    """Check that processes serve, by their ports for metrics.
 
     Without URL it asks what listens on this machine at the ports of the packages' configuration files: brokers (5557),
     name servers (5558), proxies (5559), the console (8377). Exit code 1 if a process is not ready, a named one does

@@ -38,7 +38,7 @@ COMMANDS = {
         "tandemq.cli.ha.commands:ha",
         "Show replication and roles, switch masters, compare replicas, configure groups.",
     ),
-    "health": ("tandemq.cli.health:health", "Check that processes serve, for health checks."),
+    "health": ("tandemq.cli.health:health", "Check that processes serve, by their ports for metrics."),
     "log": ("tandemq.cli.log.commands:log", "Read, check and repair a store directory."),
     "message": ("tandemq.cli.admin.message:message", "Send, recall, follow and look up messages."),
     "namesrv": ("tandemq.cli.serve:namesrv", "Run one name server until SIGTERM or SIGINT."),
