@@ -45,7 +45,8 @@ def test_founding_of_a_group_is_no_failover() -> None:
 
 
 def test_takeover_has_the_steps_of_the_new_master_and_of_the_others() -> None:
-    found = last_failover("broker-a", [*RETURN, *TAKEOVER, *FOUNDING], {}, 2_000)
+    restarted = entry(7_200_000, 2, f"slave: {REASON}", 0)
+    found = last_failover("broker-a", [restarted, *RETURN, *TAKEOVER, *FOUNDING], {}, 2_000)
     assert steps(found) == [
         (0, "claims the group's record"),
         (14, "prepares its log"),
@@ -113,12 +114,14 @@ def test_first_page_and_page_of_the_group_show_the_steps(
     browser_of: Callable[[str], Browser], cluster: FakeAdmin
 ) -> None:
     cluster.answers[SLAVE] = failover(1, master=1, epoch=2, timeline=TAKEOVER, sessionMs=2_000)
-    cluster.answers[MASTER] = failover(0, master=1, epoch=2, timeline=[*FOUNDING, *RETURN])
+    late = entry(7_200_000, 2, f"slave: {REASON}", 0)
+    cluster.answers[MASTER] = failover(0, master=1, epoch=2, timeline=[*FOUNDING, late])
     browser = browser_of("viewer")
     for path in ("/", "/groups/broker-a"):
         page = browser.get(path).text
         assert "Last failover: broker-a" in page and "broker 1 became the master, epoch 2" in page, path
-        assert "+21 ms" in page and "Its session at the registry lasts 2.0 s" in page, path
+        assert "+21 ms" in page and "+2 h</span>" in page, path
+        assert "Its session at the registry lasts 2.0 s" in page, path
 
 
 def test_trouble_that_a_broker_reports_is_shown(browser_of: Callable[[str], Browser], cluster: FakeAdmin) -> None:

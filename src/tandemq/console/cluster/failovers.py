@@ -144,9 +144,13 @@ def _until_writable(own: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 def _followed(
     entries: Sequence[Mapping[str, Any]], epoch: int, master: int, from_ms: int
 ) -> Iterable[Mapping[str, Any]]:
-    """Yield when another member became a replica of the new master, and when it was in sync."""
+    """Yield when each other member became a replica of the new master first, and when one was in sync."""
     later = [entry for entry in entries if int(entry["epoch"]) == epoch and int(entry["ms"]) >= from_ms]
-    yield from (entry for entry in later if _stage(entry) == FOLLOWING and entry["brokers"][0] != master)
+    known = {master}
+    for entry in later:
+        if _stage(entry) == FOLLOWING and entry["brokers"][0] not in known:
+            known.add(entry["brokers"][0])
+            yield entry
     yield from [entry for entry in later if _stage(entry) == IN_SYNC and "," in _reason(entry)][:1]
 
 
