@@ -140,6 +140,5 @@ def _print(findings: list[DoctorFinding], *, is_quiet: bool) -> None:
             echo_wrapped(f"{indent}→ {plain(finding.todo)}", indent=f"{indent}  ")
     found = counts(findings)
     click.echo(
-        f"{counted(found[Level.PROBLEM], 'problem')}, {counted(found[Level.WARNING], 'warning')}, "
-        f"{counted(found[Level.OK], 'check')} without"
+        f"{counted(found[Level.PROBLEM], 'problem')}, {counted(found[Level.WARNING], 'warning')}, {found[Level.OK]} ok"
     )
