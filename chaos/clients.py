@@ -302,6 +302,23 @@ class Clients:
             or self._waiting_timers(TOPIC)
         )
 
+    def _undelivered(self) -> int:
+        """Return the number of deliveries that are missing, over all groups."""
+        due = self._due()
+        groups = [due - self.history.bodies, *(known.missing(due) for known in (self.filtered, self.popped))]
+        groups += [self.grpc.popped.missing(due), self.static.history.missing() if self.static is not None else set()]
+        return sum(map(len, groups))
+
+    def _drain(self) -> None:
+        """Wait until all is delivered; no longer than DRAIN_SECONDS after the last new delivery."""
+        fewest = self._undelivered()
+        until = time.monotonic() + DRAIN_SECONDS
+        while time.monotonic() < until and not self._is_drained():
+            left = self._undelivered()
+            if left < fewest:
+                fewest, until = left, time.monotonic() + DRAIN_SECONDS
+            time.sleep(0.05)
+
     def _wait_quiet(self) -> None:
         """Wait until the master stores nothing more on its own: logs of brokers that stop meanwhile end elsewhere."""
         until, end = time.monotonic() + DRAIN_SECONDS, -1
@@ -322,9 +339,7 @@ class Clients:
         unfinished = self.grpc.send_last(DRAIN_SECONDS)
         if self.static is not None:
             unfinished += self.static.send_last(DRAIN_SECONDS)
-        until = time.monotonic() + DRAIN_SECONDS
-        while time.monotonic() < until and not self._is_drained():
-            time.sleep(0.05)
+        self._drain()
         self._drained.set()
         for thread in (*self._others, *self._static_readers):
             thread.join(_JOIN_SECONDS)
