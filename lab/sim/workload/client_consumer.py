@@ -110,6 +110,7 @@ class ConsumingApplication(Application):
             known.clear()
         self._consumer = client.push_consumer(self._options, now)
         self._consumer.on_skipped = self._skipped
+        self._consumer.on_returned = self._returned
         for topic in TOPICS:
             self._consumer.subscribe(topic, self._expression, now)
 
@@ -161,6 +162,10 @@ class ConsumingApplication(Application):
         opened = self._open.get(delivery.queue, {})
         if opened.get(delivery.message.queue_offset) is delivery:
             del opened[delivery.message.queue_offset]
+
+    def _returned(self, delivery: Delivery) -> None:
+        """Forget an unfinished message that is in the retry topic now."""
+        self._open.get(delivery.queue, {}).pop(delivery.message.queue_offset, None)
 
     # Checks.
 

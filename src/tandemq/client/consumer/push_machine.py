@@ -96,6 +96,8 @@ class PushConsumerCore:
         """Called when brokers should get a heartbeat with a new subscription."""
         self.on_skipped: Callable[[Delivery], None] = lambda _delivery: None
         """Called with each duplicate that is acknowledged instead of delivered."""
+        self.on_returned: Callable[[Delivery], None] = lambda _delivery: None
+        """Called with each message that was sent back while the consumer closes, before it counts as acknowledged."""
         rebalance_service.on_messages = self._on_messages
         rebalance_service.on_dropped = self._on_dropped
         rebalance_service.on_locked = self._deliver_next
@@ -264,6 +266,8 @@ class PushConsumerCore:
     def _on_sent_back(self, delivery: Delivery, is_stored: bool, now: Now) -> None:
         self._sending_back -= 1
         if is_stored:
+            if self._is_closed:
+                self.on_returned(delivery)
             self._acknowledge(delivery, now)
         else:
             self._timers.at(now.mono_ms + LOCAL_RETRY_MS, lambda now: self._redeliver(delivery, now))

@@ -65,7 +65,10 @@ def test_only_what_was_overtaken_is_sent_back_at_close() -> None:
     deliveries = take(world, consumer, 5)
     for n in (0, 2, 4):
         consumer.ack(deliveries[n], world.now)
+    returned: list[int] = []
+    consumer.on_returned = lambda delivery: returned.append(delivery.message.queue_offset)
     close(world)
+    assert returned == [1, 3]
     assert [(int(c.fields["offset"]), c.fields["delayLevel"]) for c in broker.sent_back] == [(1000, "1"), (3000, "1")]
     assert broker.offsets[OFFSET] == 5
 
