@@ -128,6 +128,9 @@ def test_version_is_the_same_everywhere() -> None:
         path.name: re.findall(r"\btandemq[ /=-]{1,2}v?(\d+\.\d+\.\d+)", path.read_text(encoding="utf-8"))
         for path in pages
     }
+    major, minor, _ = version.split(".")
+    following = f"{major}.{int(minor) + 1}.0"
+    assert set(told.pop("upgrade.md")) <= {version, following}, "the page installs the next version beside this one"
     assert {name: found for name, found in told.items() if set(found) - {version}} == {}
     assert 'version = { attr = "tandemq.__version__" }' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 

@@ -282,6 +282,7 @@ def shown_without_cluster(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[Cal
         lambda: _show_group(group),
         lambda: print(run("ha", "history", "--broker", BROKER).stdout),
         lambda: print(run("ha", "verify", code=3).stdout),
+        lambda: print(run("health", f"http://127.0.0.1:1/{LONG}", code=1).stdout),
     ]
 
 
