@@ -155,6 +155,25 @@ def follow(given: list[str], is_done: Callable[[], bool]) -> str:
     return output
 
 
+def first_program() -> str:
+    (text,) = [text for text in blocks("python") if "open_session" in text]
+    return text
+
+
+def test_first_program_runs_as_pasted_without_an_activated_environment(
+    tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
+    program = tmp_path / "first_rows.py"
+    program.write_text(first_program().replace("127.0.0.1:9876", tandemq_broker.name_servers))
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK", "VIRTUAL"))}
+    folders = own["PATH"].split(os.pathsep)
+    own["PATH"] = os.pathsep.join(folder for folder in folders if Path(folder) != Path(sys.executable).parent)
+    done = subprocess.run([sys.executable, program], env=own, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3_000:]
+    assert re.search(r"paid *\| +\d+\|", done.stdout)
+    assert {f"order {number}" for number in range(10)} <= set(re.findall(r"order \d", done.stdout))
+
+
 def test_python_of_the_page_reads_and_writes(
     spark: SparkSession, tandemq_broker: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,7 +182,7 @@ def test_python_of_the_page_reads_and_writes(
     make_topic(names, "Copies", 1)
     send(names, numbered("Orders", 0, 3, "paid"))
     known: dict[str, Any] = {"spark": spark}
-    programs = [text for text in blocks("python") if 'format("rocketmq")' in text]
+    programs = [text for text in blocks("python") if 'format("rocketmq")' in text and text != first_program()]
     assert len(programs) == 3
     watched = next(text for text in programs if "ProgressListener" in text)
     for text in programs:

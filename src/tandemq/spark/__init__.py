@@ -18,14 +18,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tandemq.spark.runtime.session import open_session
     from tandemq.spark.sources.cluster.source import RocketMQDataSource
     from tandemq.spark.sources.formats import register
     from tandemq.spark.sources.log.source import RocketMQLogDataSource
 
-__all__ = ["RocketMQDataSource", "RocketMQLogDataSource", "register"]
+__all__ = ["RocketMQDataSource", "RocketMQLogDataSource", "open_session", "register"]
 _MODULES = {
     "RocketMQDataSource": "sources.cluster.source",
     "RocketMQLogDataSource": "sources.log.source",
+    "open_session": "runtime.session",
     "register": "sources.formats",
 }
 
