@@ -106,7 +106,8 @@ class Nodes:
             return
         shutil.rmtree(KEPT, ignore_errors=True)
         KEPT.mkdir(parents=True)
-        self.check(replaced(blocks("A standalone cluster")[0], {"/opt/tandemq": self.env_a}), activated=None)
+        values = {"/opt/tandemq": self.env_a, "'.[spark]'": "'tandemq[spark]'"}  # the wheel, instead of a clone
+        self.check(replaced(blocks("A standalone cluster")[0], values), activated=None)
         for copy in (self.env_b, self.env_c):
             self.check(f"python3 -m venv --without-pip {copy}", activated=None)
             shutil.copytree(site_packages(self.env_a), site_packages(copy), copy_function=os.link, dirs_exist_ok=True)
