@@ -56,8 +56,10 @@ class Stack:
             "order": "false",
             "attributes": f"+message.type={kind}",
         }
-        answer = ask(self.broker.port, UPDATE_TOPIC, fields).fields
-        assert answer["code"] == 0, answer
+        # A master that starts refuses it until the registry confirms that no other broker serves.
+        wait_until(
+            lambda: ask(self.broker.port, UPDATE_TOPIC, fields).fields["code"] == 0, what=f"topic {name}", within_s=30
+        )
         wait_topic(self.namesrv.port, name)
         return name
 

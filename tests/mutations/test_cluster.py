@@ -50,7 +50,7 @@ FIRST = {
     "client-mixes-up-replies": 3,
     "segments-have-no-end": 8,
     "late-messages-taken": 8,
-    "mapping-not-saved": 39,
+    "mapping-not-saved": 37,
     "older-segments-skipped": 10,
     "older-offsets-not-found": 10,
     "deny-after-allow": 85,
