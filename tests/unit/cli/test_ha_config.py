@@ -141,6 +141,59 @@ def test_stored_configuration_is_published_and_publishing_again_changes_nothing(
     assert config("list") == []
 
 
+def test_add_only_keeps_what_is_stored(config: Config) -> None:
+    made = config("set", "broker-a", *PAIR, "--add-only")
+    assert (made["mode"], made["revision"]) == ("slave-consume", 1)
+    config("set", "broker-a", "--member", "0,weight=7")
+    again = ("--mode", "elect", "--member", "0,role=master,weight=50", "--member", "1,role=slave", "--add-only")
+    kept = config("set", "broker-a", *again)
+    assert (kept["mode"], kept["revision"]) == ("slave-consume", 2)
+    added = config("set", "broker-a", *again, "--member", "2,role=slave,priority=3")
+    assert (added["mode"], added["revision"]) == ("slave-consume", 3)
+    assert [member["weight"] for member in added["members"]] == [7, 50, 100]
+    assert added["members"][1]["permission"] == "READ"
+    assert added["members"][2]["priority"] == 3
+    refused = config("set", "broker-a", "--add-only", "--drop", 1, code=2).stderr
+    assert "--add-only and --drop contradict each other" in refused
+    assert (
+        "must be a whole number" in config("set", "broker-a", "--add-only", "--member", "x,role=slave", code=2).stderr
+    )
+
+
+@spec("F02")
+@pytest.mark.system
+def test_new_database_imports_the_groups_of_the_registry(
+    config: Config, run: Run, place: NameServerPlace, cluster: str, tmp_path: Path
+) -> None:
+    def other(*words: object) -> Any:
+        done = run("ha", "config", *words, "--json", "--database", f"sqlite:///{tmp_path / 'other.db'}")
+        return json.loads(done.stdout)
+
+    registry = ("--registry", address(place))
+    assert config("import", "--cluster", cluster, *registry) == []
+    config("set", "broker-a", *PAIR, "--cluster", cluster)
+    config("apply", *registry)
+    (row,) = other("import", "--cluster", cluster, *registry)
+    assert (row["group"], row["mode"], row["members"], row["applied"]) == ("broker-a", "slave-consume", 2, True)
+    assert [group["group"] for group in other("import", *registry) if group["cluster"] == cluster] == []
+    assert (
+        other("show", "broker-a", "--cluster", cluster)["members"]
+        == (config("show", "broker-a", "--cluster", cluster)["members"])
+    )
+    # A change that is not published yet stays.
+    other("set", "broker-a", "--member", "0,weight=3", "--cluster", cluster)
+    assert other("import", "--cluster", cluster, *registry) == []
+    assert other("show", "broker-a", "--cluster", cluster)["members"][0]["weight"] == 3
+    # What a deployment does at each upgrade: only the new member changes in the registry.
+    config("set", "broker-a", *PAIR, "--member", "2,role=slave", "--mode", "elect", "--add-only", "--cluster", cluster)
+    config("apply", "--cluster", cluster, *registry)
+    found = read(place, config_path(cluster, "broker-a"))
+    assert isinstance(found, NodeFound)
+    published = config_from_json("broker-a", found.data)
+    assert published.mode is Mode.SLAVE_CONSUME
+    assert [member.broker_id for member in published.members] == [0, 1, 2]
+
+
 @pytest.mark.system
 def test_serving_broker_cannot_be_removed(config: Config, place: NameServerPlace, cluster: str) -> None:
     config("set", "broker-a", *PAIR, "--cluster", cluster)

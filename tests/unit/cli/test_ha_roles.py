@@ -82,9 +82,43 @@ def test_switch_moves_the_mastership_and_reports_its_duration(run: Run, elected:
     assert f"broker {target} is the master already" in text
 
 
+def test_master_that_is_about_to_stop_switches_to_another_member(run: Run, elected: LocalCluster) -> None:
+    elected.wait_in_sync()
+    master = elected.master()
+    slave = elected.broker(broker_id=1 - master.broker_id)
+    nothing = ha_json(run, elected, "switch", "--away", "--address", slave.address)
+    assert (nothing["from"], nothing["to"], nothing["text"]) == (slave.broker_id, None, "is not the master")
+    text = run("ha", "switch", "--away", "--address", slave.address, "-n", elected.name_servers).output
+    assert text == f"broker-a: broker {slave.broker_id} is not the master; nothing is done\n"
+    assert elected.master().broker_id == master.broker_id
+    done = ha_json(run, elected, "switch", "--away", "--address", master.address)
+    assert (done["from"], done["to"]) == (master.broker_id, slave.broker_id)
+    assert elected.master().broker_id == slave.broker_id
+    elected.wait_in_sync()
+
+
+def test_master_without_another_member_in_sync_stays_the_master(run: Run, elected: LocalCluster) -> None:
+    elected.wait_in_sync()
+    master = elected.master()
+    slave = elected.broker(broker_id=1 - master.broker_id)
+    slave.kill()
+    elected.wait_until(lambda: len(parts(run, elected)[master.broker_id]["failover"]["inSync"]) == 1)
+    try:
+        words = ["ha", "switch", "--away", "--address", master.address, "-n", elected.name_servers]
+        assert "no other member of group broker-a is in sync" in run(*words, code=1).output
+        assert elected.master().broker_id == master.broker_id
+    finally:
+        slave.start()
+        elected.wait_in_sync()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
+        (["switch", "--broker", "broker-a"], 2, "either --to or --away is needed"),
+        (["switch", "--away", "--to", 1, "--address", NOBODY], 2, "either --to or --away is needed"),
+        (["switch", "--away", "--broker", "broker-a"], 2, "--away needs one --address"),
+        (["switch", "--away", "--address", NOBODY], 1, "no broker given with --address answers"),
         (["switch", "--broker", "broker-a", "--to", 7], 1, "broker 7 is not a member of the group"),
         (["switch", "--broker", "broker-z", "--to", 1], 1, "no broker of group broker-z was found"),
         (["force-master", "--broker", "broker-a", "--id", 7], 1, "broker 7 of group broker-a is unknown"),

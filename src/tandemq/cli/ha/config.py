@@ -176,6 +176,9 @@ def _member_row(member: "GroupMember") -> dict[str, Any]:
     "repeatable.",
 )
 @click.option("--drop", "dropped", type=int, multiple=True, metavar="ID", help="Remove a member; repeatable.")
+@click.option(
+    "--add-only", is_flag=True, help="Only create the group, or add members that it lacks; keep all that is stored."
+)
 @cluster_option
 @database_option
 @table_options
@@ -184,6 +187,7 @@ def set_group(
     mode: str | None,
     members: tuple[str, ...],
     dropped: tuple[int, ...],
+    add_only: bool,
     cluster: str,
     database_url: str | None,
     as_json: bool,
@@ -193,12 +197,25 @@ def set_group(
     tandemq ha config set broker-a --mode slave-consume --member 0,role=master --member 1,role=slave
     """
 
+    if add_only and dropped:
+        raise ConfigError("--add-only and --drop contradict each other")
+
     def changed(before: "GroupConfig | None") -> "GroupConfig":
+        if add_only and before is not None:
+            return _changed(group, before, None, _lacking(before, members), ())
         return _changed(group, before, mode, members, dropped)
 
     with open_database(database_url) as database:
-        stored = database.change(cluster, group, changed, wall_ms=_wall_ms(), by=actor())
+        stored = database.group(cluster, group) if add_only else None
+        if stored is None or stored.config is None or _lacking(stored.config, members):
+            stored = database.change(cluster, group, changed, wall_ms=_wall_ms(), by=actor())
     _show(stored, as_json=as_json)
+
+
+def _lacking(config: "GroupConfig", members: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those --member options whose broker is not in the configuration."""
+    known = {member.broker_id for member in config.members}
+    return tuple(text for text in members if _integer(text, "the broker id", text.split(",")[0]) not in known)
 
 
 def _changed(
@@ -282,6 +299,58 @@ def remove(group: str, yes: bool, cluster: str, database_url: str | None, as_jso
 
 
 # Publishing to the registry.
+
+
+@config.command("import")
+@click.option("--cluster", help="Only groups of this cluster.")
+@registry_option
+@database_option
+@table_options
+def import_groups(cluster: str | None, registry: str, database_url: str | None, as_json: bool) -> None:
+    """Store the configurations of the registry's groups that the database lacks.
+
+    For a new database of groups that exist. Groups that the database has, also those with a removal that is not
+    applied yet, stay as they are.
+    """
+    with open_database(database_url) as database, quiet():
+        found = _published(registry, cluster)
+        lacking = [each for each in found if database.group(*each[:2]) is None]
+        for name, group, published in lacking:
+            stored = database.change(
+                *(name, group),
+                lambda _, published=published: published,
+                wall_ms=_wall_ms(),
+                by=actor(),
+                expected_revision=0,
+            )
+            database.mark_applied(stored)
+        rows = [_row(stored) for each in lacking if (stored := database.group(*each[:2])) is not None]
+    show_rows(rows, as_json=as_json, empty="the database lacks no group of the registry")
+
+
+def _published(registry: str, cluster: str | None) -> "list[tuple[str, str, GroupConfig]]":
+    """Return cluster, name and configuration of the groups that the registry has.
+
+    Raises:
+        ConfigError: the registry's address, or a configuration in it, is malformed.
+        NetworkError, RemoteError: the registry does not answer, or refuses.
+    """
+    from tandemq.coordination.registry.records import (  # noqa: PLC0415
+        ROOT,
+        config_from_json,
+        config_path,
+        groups_path,
+    )
+    from tandemq.registry import NodeFound, Read  # noqa: PLC0415
+
+    found = []
+    with registries.open_registry(registry) as client:
+        for name in registries.children(client, ROOT) if cluster is None else [cluster]:
+            for group in registries.children(client, groups_path(name)):
+                node = client.do(Read(config_path(name, group)))
+                if isinstance(node, NodeFound):
+                    found.append((name, group, config_from_json(group, node.data)))
+    return found
 
 
 @config.command()

@@ -17,6 +17,7 @@ from tandemq.cli.support.members import (
     GroupSearch,
     ask_broker,
     ask_json,
+    required_at,
     search_options,
 )
 from tandemq.cli.support.name_completion import complete_brokers
@@ -80,33 +81,80 @@ def _order(member: FoundBroker, code: RequestCode, *, seconds: float = COMMAND_S
 
 @click.command()
 @broker_option
-@click.option("--to", "target", required=True, type=int, help="Broker id of the new master.")
+@click.option("--to", "target", type=int, help="Broker id of the new master.")
+@click.option(
+    "--away",
+    is_flag=True,
+    help="Instead of --to: from the broker of --address to another member in sync, the highest priority first. Does "
+    "nothing if that broker is not the master, so that every member can run it before it stops.",
+)
 @search_options
 @json_option
-def switch(broker: str | None, target: int, search: GroupSearch, as_json: bool) -> None:
+def switch(broker: str | None, target: int | None, away: bool, search: GroupSearch, as_json: bool) -> None:
     """Make another member of a group the master, and wait until it accepts messages.
 
     No message is lost, and sends that clients retry succeed. Refused, with the reason, while the target is not in sync.
     In slave-consume the configured master returns at the next start: change it with ha config, too.
     """
+    if away == (target is not None):
+        raise ConfigError("either --to or --away is needed", hint="--to ID names the new master")
+    leaving = _leaving(broker, search) if away else None
     group = _group(broker, search)
     master = group.master
+    if leaving is not None and (master is None or master.broker_id != leaving):
+        _show_switch({"broker": group.name, "from": leaving, "to": None}, "is not the master", as_json=as_json)
+        return
     if master is None:
         raise LocalError(
             f"group {group.name} has no active master",
             hint="tandemq ha status shows why; tandemq ha force-master replaces a master that is lost for good",
         )
     began = time.monotonic()
-    text = _order(master, RequestCode.TANDEM_SWITCH, target=str(target))
+    if target is None:
+        target, text = _switch_away(master)
+    else:
+        text = _order(master, RequestCode.TANDEM_SWITCH, target=str(target))
     serves = _serves(group, target) if target != master.broker_id else True
     seconds = round(time.monotonic() - began, 3)
     if not serves:
         raise LocalError(f"{text}; it does not accept messages yet", hint="tandemq ha status shows why")
     outcome = {"broker": group.name, "from": master.broker_id, "to": target, "seconds": seconds, "text": text}
+    _show_switch(outcome, f"{text}; it accepts messages {seconds:.2f} s after the command", as_json=as_json)
+
+
+def _show_switch(outcome: dict[str, Any], text: str, *, as_json: bool) -> None:
     if as_json:
-        show_json(outcome)
+        show_json({"seconds": 0.0, "text": text, **outcome})
+    elif outcome["to"] is None:
+        click.echo(f"{outcome['broker']}: broker {outcome['from']} {text}; nothing is done")
     else:
-        click.echo(f"{group.name}: {text}; it accepts messages {seconds:.2f} s after the command")
+        click.echo(f"{outcome['broker']}: {text}")
+
+
+def _leaving(broker: str | None, search: GroupSearch) -> int:
+    """Return the id of the broker that is to be no master any more. Raises as `required_at`."""
+    if len(search.addresses) != 1:
+        raise ConfigError("--away needs one --address", hint="the broker that is about to stop, HOST:PORT")
+    return required_at(search.addresses, broker)[0].broker_id
+
+
+def _switch_away(master: FoundBroker) -> tuple[int, str]:
+    """Order the master to hand over to another member in sync; return the member's id and the master's answer.
+
+    Raises:
+        RemoteError: no member takes over; the text has each one's reason.
+        OutcomeUnknown: the master did not answer.
+    """
+    status = master.failover or {}
+    priorities = {member["brokerId"]: member["priority"] for member in status.get("members", ())}
+    others = [broker_id for broker_id in status.get("inSync", ()) if broker_id != master.broker_id]
+    reasons = []
+    for broker_id in sorted(others, key=lambda broker_id: (-priorities.get(broker_id, 0), broker_id)):
+        try:
+            return broker_id, _order(master, RequestCode.TANDEM_SWITCH, target=str(broker_id))
+        except RemoteError as error:
+            reasons.append(str(error.args[0]))
+    raise RemoteError("; ".join(reasons) or f"no other member of group {master.broker} is in sync")
 
 
 def _serves(group: Group, target: int) -> bool:

@@ -8,7 +8,7 @@ A broker is not always registered: a returning master that waits for the offset 
 broker is registered does not identify the member: with elected masters, id 0 is the present master.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -298,23 +298,13 @@ def _live(registry: str) -> list[tuple[str, int, str]]:
         live_from_json,
         live_path,
     )
-    from tandemq.registry import Names, NodeFound, NodeMissing, Read, ReadChildren  # noqa: PLC0415
+    from tandemq.registry import NodeFound, Read  # noqa: PLC0415
 
     with quiet(), registries.open_registry(registry) as client:
-
-        def below(path: str) -> Iterable[str]:
-            match client.do(ReadChildren(path)):
-                case Names(children=names):
-                    return names
-                case NodeMissing():
-                    return ()
-                case outcome:
-                    raise RemoteError(f"the registry does not list the nodes below {path}: {outcome}")
-
         found = []
-        for cluster in below(ROOT):
-            for name in below(groups_path(cluster)):
-                for number in below(live_path(cluster, name)):
+        for cluster in registries.children(client, ROOT):
+            for name in registries.children(client, groups_path(cluster)):
+                for number in registries.children(client, live_path(cluster, name)):
                     node = client.do(Read(live_broker_path(cluster, name, int(number))))
                     if isinstance(node, NodeFound):
                         found.append((name, int(number), live_from_json(node.data).address))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tandemq.cli.support.tls import client_tls
-from tandemq.errors import ConfigError, LocalError
+from tandemq.errors import ConfigError, LocalError, RemoteError
 
 if TYPE_CHECKING:
     from tandemq.run.registry_session import RegistryClient
@@ -54,6 +54,23 @@ def open_registry(address: str) -> "RegistryClient":
     except LocalError as error:
         raise ConfigError(str(error)) from error
     return RegistryClient(parsed, secret_file=secret_file(), tls=client_tls())
+
+
+def children(client: "RegistryClient", path: str) -> tuple[str, ...]:
+    """Return the names of the nodes below a path of the registry; none if it does not exist.
+
+    Raises:
+        RemoteError: the registry does not answer, or refuses.
+    """
+    from tandemq.registry import Names, NodeMissing, ReadChildren  # noqa: PLC0415
+
+    match client.do(ReadChildren(path)):
+        case Names(children=names):
+            return tuple(names)
+        case NodeMissing():
+            return ()
+        case outcome:
+            raise RemoteError(f"the registry does not list the nodes below {path}: {outcome}")
 
 
 def secret_file() -> str:
