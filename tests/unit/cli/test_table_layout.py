@@ -27,6 +27,7 @@ from tandemq.cli.support.table_layout import COLUMNS_MIN, fitted
 from tandemq.cli.top import TopBroker, TopRefresh, screen
 from tandemq.client.admin.traces import MessageTrace, TraceEvent, TraceStep
 from tandemq.console.access import passwords
+from tandemq.coordination.registry.records import GroupConfig, GroupMember, Mode, Role
 from tandemq.groupdb.publisher import AppliedGroup, ApplyOutcome
 from tandemq.model.message import MessageQueue
 from tandemq.run.local import LocalCluster
@@ -203,6 +204,7 @@ def listed(run: Run, cluster: LocalCluster, tmp_path: Path) -> Iterator[list[tup
         ("ha", "verify", *end),
         ("console", "user", "list", *place),
         ("console", "token", "list", *place),
+        ("ha", "config", "import", *place),
         ("ha", "config", "list", *place),
         ("ha", "config", "show", BROKER, *place),
         ("ha", "config", "apply", *place),
@@ -297,6 +299,8 @@ def test_every_table_fits_terminals_with_long_names(
     monkeypatch.setattr(passwords, "_COST", 2)
     refused = AppliedGroup("DefaultCluster", BROKER, ApplyOutcome.REFUSED, PROSE)
     monkeypatch.setattr(config, "_apply", lambda *_: [refused])
+    known = GroupConfig(Mode.ELECT, (GroupMember(0, Role.MASTER),))
+    monkeypatch.setattr(config, "_published", lambda *_: [("DefaultCluster", f"{BROKER}b", known)])
     monkeypatch.setattr(group_commands, "_members", members_of)
     for words in listed:
         is_once = words[1:3] == ("config", "remove") or words[1] == "recall"

@@ -313,19 +313,19 @@ def import_groups(cluster: str | None, registry: str, database_url: str | None, 
     applied yet, stay as they are.
     """
     with open_database(database_url) as database, quiet():
-        found = _published(registry, cluster)
-        lacking = [each for each in found if database.group(*each[:2]) is None]
-        for name, group, published in lacking:
-            stored = database.change(
-                *(name, group),
-                lambda _, published=published: published,
-                wall_ms=_wall_ms(),
-                by=actor(),
-                expected_revision=0,
-            )
-            database.mark_applied(stored)
-        rows = [_row(stored) for each in lacking if (stored := database.group(*each[:2])) is not None]
+        rows = [
+            _row(_imported(database, name, group, published))
+            for name, group, published in _published(registry, cluster)
+            if database.group(name, group) is None
+        ]
     show_rows(rows, as_json=as_json, empty="the database lacks no group of the registry")
+
+
+def _imported(database: "GroupDatabase", cluster: str, group: str, published: "GroupConfig") -> "StoredGroup":
+    """Store a configuration of the registry as one that is applied."""
+    stored = database.change(cluster, group, lambda _: published, wall_ms=_wall_ms(), by=actor(), expected_revision=0)
+    database.mark_applied(stored)
+    return database.group(cluster, group) or stored
 
 
 def _published(registry: str, cluster: str | None) -> "list[tuple[str, str, GroupConfig]]":
