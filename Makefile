@@ -216,7 +216,7 @@ deb:  ## the Debian package, in dist/
 image: needs-image  ## the image of all servers without a registry, in dist/ (root)
 	/usr/bin/python3 -m tools.image
 
-packaging: needs-packaging $(READY)  ## the Debian package and the image, built and run in roots of their own (root); k=name selects
+packaging: needs-packaging $(READY)  ## the Debian package and the image, built and run in roots of their own (root), and the Helm chart; k=name selects
 	$(PYTEST) tests/packaging -o faulthandler_timeout=0 $(TIMES) $(CHOSEN)
 
 lock:  ## resolve the dependencies of pyproject.toml into the lock files

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock, -docs.lock, -console.lock, -s3.lock,
-# -grpc-client.lock and -release.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
+# -grpc-client.lock, -release.lock and -kubernetes.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
 # the oldest supported Python: its set covers the newer ones.
 set -eu
 cd "$(dirname "$0")/.."
@@ -61,4 +61,11 @@ mv requirements-grpc-client.lock.tmp requirements-grpc-client.lock
         --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/release.in
 } >requirements-release.lock.tmp
 mv requirements-release.lock.tmp requirements-release.lock
+{
+    echo '# What validates the Helm chart for Kubernetes, in an environment of its own. Made by `make lock`; do not edit.'
+    echo 'kubernetes-validate>=1.37' >.lock-venv/kubernetes.in
+    .lock-venv/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
+        --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/kubernetes.in
+} >requirements-kubernetes.lock.tmp
+mv requirements-kubernetes.lock.tmp requirements-kubernetes.lock
 rm -rf .lock-venv
