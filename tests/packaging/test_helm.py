@@ -343,7 +343,7 @@ def test_notes_name_the_addresses_of_clients(tmp_path: Path) -> None:
     (chart / "templates" / "NOTES.txt").rename(chart / "notes")
     shown = 'kind: ConfigMap\ndata:\n  notes: {{ tpl (.Files.Get "notes") . | quote }}\n'
     (chart / "templates" / "notes.yaml").write_text(shown)
-    words = ["template", "queues", chart, "--namespace", "apps", "--kube-version", "1.33.0"]
+    words = ["template", "queues", str(chart), "--namespace", "apps", "--kube-version", "1.33.0"]
     words += ["--show-only", "templates/notes.yaml"]
     notes = helm.run(helm.program(), *words, "--set", "console.enabled=true,auth.enabled=true")
     assert "queues-tandemq-registry-0.queues-tandemq-registry.apps.svc.cluster.local:9876" in notes
