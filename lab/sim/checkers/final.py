@@ -398,7 +398,7 @@ class FinalChecks:
                 if message is None or found.body != message.body:
                     raise Violation("I2", f"{master.name} holds a message that was not sent: {found.record}")
                 stored_in = message.topic if message.is_half else message.first_topic
-                if found.topic == stored_in and not is_rolled(found):
+                if found.topic == stored_in and not (is_rolled(found) or is_sent_back(found)):
                     counts[found.key] += 1
             failed = any(
                 kind.startswith(("failing", "disk-full", "killed-at", "power-lost-at")) for kind in self._world.faults
@@ -599,6 +599,11 @@ class FinalChecks:
 def is_rolled(found: LoggedMessage) -> bool:
     """Return whether a record is a waiting message that the broker stored again."""
     return found.topic == TIMER_TOPIC and property_value(found.record.properties, b"TIMER_ROLL_TIMES") is not None
+
+
+def is_sent_back(found: LoggedMessage) -> bool:
+    """Return whether a record is a message that a consumer sent back, perhaps with a delay."""
+    return property_value(found.record.properties, b"ORIGIN_MESSAGE_ID") is not None
 
 
 def is_recall(found: LoggedMessage) -> bool:

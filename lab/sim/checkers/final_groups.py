@@ -10,7 +10,7 @@ I8 I9     replicas are identical byte for byte; queues and index equal a rebuild
 from collections import Counter
 
 from lab.sim.checkers.derived import judge_derived
-from lab.sim.checkers.final import FinalChecks, is_rolled
+from lab.sim.checkers.final import FinalChecks, is_rolled, is_sent_back
 from lab.sim.checkers.groups import GroupChecks
 from lab.sim.checkers.model import TOPICS, ExpectedState
 from lab.sim.world.cluster import Host
@@ -131,7 +131,7 @@ class GroupFinalChecks(FinalChecks):
             if message is None or found.body != message.body:
                 raise Violation("I2", f"{host.name} holds a message that was not sent: {found.record}")
             stored_in = message.topic if message.is_half else message.first_topic
-            if found.topic == stored_in and not is_rolled(found):
+            if found.topic == stored_in and not (is_rolled(found) or is_sent_back(found)):
                 counts[found.key] += 1
         for key, count in counts.items():
             sent = sum(attempt.group == host.group.name for attempt in self._expected.messages[key].attempts)
