@@ -43,6 +43,8 @@ class PopChecks:
         self._slack_us = slack_ms * MS
         self._holds: dict[tuple[str, str], Hold] = {}
         """By broker group and unique key."""
+        self._doubled: set[tuple[str, str]] = set()
+        """Those of which a retry topic may hold another copy: one came back, and the offset behind it was lost."""
         self.excuses: Callable[[str], bool] = lambda _group: False
         """Whether a broker group may give messages early, late or again for other reasons."""
         self.came_back = 0
@@ -62,7 +64,10 @@ class PopChecks:
             return hold  # a late response: the message has come back to another pop since
         if known is not None:
             self.came_back += 1
-            if is_stored_once(wanted) and not self._has_torn_write() and not self._is_excused(known):
+            if self._is_excused(known):
+                self._doubled.add((group, wanted.key))
+            is_once = is_stored_once(wanted) and (group, wanted.key) not in self._doubled
+            if is_once and not self._has_torn_write():
                 if known.acked_us is not None and known.acked_us < sent_us:
                     raise Violation(
                         "I25", f"{wanted.key} came again, acknowledged at {known.acked_us / SECOND:.3f} s: {known}"
