@@ -68,7 +68,7 @@ def test_environment_of_children_does_not_name_the_manager() -> None:
             assert (environ, manager.report_ns) == ({"HOME": "/"}, expected_ns)
     with closing(ServiceManager.of_environment({"WATCHDOG_USEC": "soon"})) as manager:
         assert manager.report_ns == REPORT_NS
-        manager.alive("nobody is told")
+        manager.alive("there is no manager")
 
 
 def test_full_or_absent_socket_stops_nothing(
@@ -82,7 +82,7 @@ def test_full_or_absent_socket_stops_nothing(
         manager.alive("again")
         assert received(bound) == [["STATUS=again"]]
     with closing(ServiceManager("/nonexistent/socket")) as manager:
-        manager.alive("nobody is told")
+        manager.alive("there is no manager")
     assert "NOTIFY_SOCKET /nonexistent/socket cannot be used" in caplog.text
 
 

@@ -64,7 +64,7 @@ class NewTopic(TopicSettings, frozen=True, kw_only=True):
 
 
 class LimitQuery(Input, frozen=True, kw_only=True):
-    """A limit, by what it is of."""
+    """The user, topic or group of a limit."""
 
     kind: Kind
     name: Annotated[Text, Meta(min_length=1, description="`*`: each one without a limit of its own.")]

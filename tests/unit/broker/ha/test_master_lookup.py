@@ -18,7 +18,7 @@ NOBODY_NAMED = b'{"brokerMemberGroup":{"brokerAddrs":{1:"10.0.0.3:10911"},"broke
 
 
 class Seeking:
-    """A slave, and a name server that answers what it is told to."""
+    """A slave, and a name server whose responses the test chooses."""
 
     def __init__(self, path: Path) -> None:
         self.slave = Harness(path, name_servers=(NAME_SERVER,), role="SLAVE", broker_id=1, ha_protocol="tandemq")
