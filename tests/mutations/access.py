@@ -195,10 +195,18 @@ def waiting_batch_is_one() -> AbstractContextManager[Any]:
     """A batch that waits for its rate uses it for one message."""
     add = SlowedSends.add
 
-    def one(self: SlowedSends, link: Any, command: Any, _messages: int, *rest: Any) -> bool:
-        return add(self, link, command, 1, *rest)
+    def one(self: SlowedSends, link: Any, command: Any, topic: str, _messages: int, *rest: Any) -> bool:
+        return add(self, link, command, topic, 1, *rest)
 
     return patched(SlowedSends, "add", one)
+
+
+def later_send_overtakes() -> AbstractContextManager[Any]:
+    """A send within a limit that was raised overtakes those of its connection that wait for the former one."""
+    return both(
+        patched(decoded_path.DecodedPath, "keeps_order", lambda self, link: False),
+        patched(SlowedSends, "wait_ms", lambda self, link, topic, now_ms: 0),
+    )
 
 
 def pulls_not_limited() -> AbstractContextManager[Any]:
@@ -248,6 +256,7 @@ LIMIT_MUTATIONS: dict[str, Mutation] = {
     "limits-not-copied": Mutation(limits_not_copied, LIMITS),
     "batches-not-limited": Mutation(batches_not_limited, LIMITS),
     "users-not-limited": Mutation(users_not_limited, LIMITS),
+    "later-send-overtakes": Mutation(later_send_overtakes, frozenset({"I4"})),
     "waiting-batch-is-one": Mutation(waiting_batch_is_one, LIMITS),
     "pulls-not-limited": Mutation(pulls_not_limited, LIMITS),
     "in-flight-not-limited": Mutation(in_flight_not_limited, LIMITS),
@@ -267,6 +276,11 @@ ACCESS_SEEDS = tuple(filter(has_access, range(1, 300)))
 LIMIT_SEEDS = tuple(filter(has_limits, range(1, 300)))
 BOTH_SEEDS = tuple(filter(has_limits, ACCESS_SEEDS))
 """The seeds that run with access control, with limits, and with both."""
+SEEDS_OF_LIMITS: dict[str, tuple[int, ...]] = {
+    "users-not-limited": BOTH_SEEDS,
+    "later-send-overtakes": (610_388,),
+}
+"""The seeds of mutations of limits that other seeds show rarely."""
 ACCESS_GROUP_SEEDS = tuple(seed for seed in range(1, 600) if has_access(GROUP_SEEDS + seed))
 LIMIT_GROUP_SEEDS = tuple(seed for seed in range(1, 600) if has_limits(GROUP_SEEDS + seed))
 """The same of groups with a registry, without `GROUP_SEEDS`."""

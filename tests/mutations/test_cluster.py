@@ -9,7 +9,7 @@ import pytest
 import lab.sim
 from lab.sim.runner import run_one
 from lab.sim.simulation import quiet
-from tests.mutations.access import ACCESS_MUTATIONS, ACCESS_SEEDS, BOTH_SEEDS, LIMIT_MUTATIONS, LIMIT_SEEDS
+from tests.mutations.access import ACCESS_MUTATIONS, ACCESS_SEEDS, LIMIT_MUTATIONS, LIMIT_SEEDS, SEEDS_OF_LIMITS
 from tests.mutations.cluster import MUTATIONS
 from tests.mutations.groups import GROUP_MUTATIONS
 from tests.mutations.patch import Mutation
@@ -91,7 +91,7 @@ def test_mutation_is_caught(name: str) -> None:
         if name in ACCESS_MUTATIONS:
             seeds = ACCESS_SEEDS
         if name in LIMIT_MUTATIONS:
-            seeds = BOTH_SEEDS if name == "users-not-limited" else LIMIT_SEEDS
+            seeds = SEEDS_OF_LIMITS.get(name, LIMIT_SEEDS)
         for seed in sorted(seeds, key=lambda seed: (seed < first, seed)):
             result = run_one(seed)
             if result.rule:

@@ -23,12 +23,11 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from tandemq.client.aio.lifecycle import AsyncClient
-from tandemq.client.aio.loop_thread import LoopThread
+from tandemq.client.aio.loop_thread import LoopThread, user_threads
 from tandemq.client.aio.options import QueueChoice, TransactionProducerKeywords
 from tandemq.client.aio.pop_consumer import PopConsumer
 from tandemq.client.aio.producer import Producer
@@ -312,7 +311,7 @@ class _BlockingReceiver(_BlockingClient[Consumer], Generic[Consumer, Shown]):
             ConfigError: the handler is asynchronous, or `concurrency` is below 1.
             ClosedError: the consumer has failed.
         """
-        threads = ThreadPoolExecutor(max(1, concurrency), thread_name_prefix="tandemq-handler")
+        threads = user_threads(max(1, concurrency), "tandemq-handler")
         in_thread = in_threads(handler, "the handler", threads)
 
         async def handle(message: Any) -> object:

@@ -45,6 +45,8 @@ final class Consume {
         consumer.setPullBatchSize(Math.min(32, order.number("cache", 1000)));
         consumer.setMaxReconsumeTimes(order.number("max_reconsume", -1));
         consumer.setSuspendCurrentQueueTimeMillis(order.number("suspend_ms", 1000));
+        // Otherwise a shutdown commits without a message that its thread takes in at that moment.
+        consumer.setAwaitTerminationMillisWhenShutdown(3000);
         if (order.flag("pop")) {
             // By their names: clients of 4.9 do not pop.
             consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);

@@ -12,6 +12,8 @@ class Quotas(ABC):
     """Whether any user may have a limit."""
     limits_groups = False
     """Whether any group may have a limit."""
+    version = 0
+    """Increased when limits change."""
 
     @abstractmethod
     def user(self, name: str) -> Budget | None:

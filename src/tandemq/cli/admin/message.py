@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tandemq.model.message import SendResult, StoredMessage
 
 LINES_PER_BATCH = 64
-RETRY_MS = 3_000
-"""How long a failed send is retried, in milliseconds: short, because a user waits at the terminal."""
+RETRY_MS = 10_000
+"""How long a failed send is retried, in milliseconds: longer than a failover, and a user waits at the terminal."""
 FAR_FUTURE_MS = 1 << 52
 
 

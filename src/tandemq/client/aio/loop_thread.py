@@ -5,15 +5,19 @@ import contextlib
 import inspect
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 from tandemq.errors import ClosedError, LocalError, OutcomeUnknown
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS_WITHIN_S = 1.0
+"""After what time a thread that waits looks for signals."""
 END_S = 5.0
 """For how long a loop that was stopped waits until cancelled work has ended."""
 
@@ -90,7 +94,7 @@ class LoopThread:
             except LocalError:
                 work.close()
                 raise
-            return future.result()
+            return _result(future)
         except CancelledError:
             raise _cut_off() from None
         except BaseException:
@@ -115,6 +119,9 @@ class LoopThread:
 
     def _run(self) -> None:
         loop = self._loop
+        # Python calls handlers in the main thread, which a signal that the kernel delivers to this one would not wake.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        loop.set_default_executor(user_threads(None))
         try:
             loop.run_until_complete(self._stopped.wait())
         except (SystemExit, KeyboardInterrupt) as error:  # of a function of the user's; its caller gets it too
@@ -148,6 +155,21 @@ class LoopThread:
         # Closed transports report their end, and futures their results.
         for _ in range(2):
             loop.run_until_complete(asyncio.sleep(0))
+
+
+def user_threads(maximum: int | None, name: str = "") -> ThreadPoolExecutor:
+    """Return a pool of threads for functions of the user's, whose child processes can be stopped by signals."""
+    return ThreadPoolExecutor(maximum, name, signal.pthread_sigmask, (signal.SIG_UNBLOCK, STOP_SIGNALS))
+
+
+def _result(future: Future[T]) -> T:
+    """Wait for a result; handlers of signals that another thread has received are called meanwhile."""
+    while True:
+        try:
+            return future.result(SIGNALS_WITHIN_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()
 
 
 def _cut_off() -> OutcomeUnknown:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from tandemq.client.aio.loop_thread import STOP_SIGNALS
 
 
 class _SharedHandlers:
@@ -28,6 +28,8 @@ class _SharedHandlers:
         self._stops: list[Callable[[], None]] = []
         self._previous: dict[signal.Signals, Any] = {}
         self._is_signalled = False
+        self._is_repeated = False
+        """Whether the next call of the handler is by a signal that this process has raised."""
 
     def add(self, stop: Callable[[], None]) -> None:
         """Call a function at the first signal; at once if it has come."""
@@ -35,7 +37,7 @@ class _SharedHandlers:
         if self._is_signalled:
             stop()
         elif not self._previous and threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in STOP_SIGNALS:
                 if _is_unhandled(number):
                     self._previous[number] = signal.signal(number, self._on_signal)
 
@@ -45,19 +47,37 @@ class _SharedHandlers:
             self._stops.remove(stop)
         if self._stops or threading.current_thread() is not threading.main_thread():
             return
+        ours = signal.SIG_DFL if self._is_signalled else self._on_signal
         self._is_signalled = False
         while self._previous:
             number, handler = self._previous.popitem()
-            if signal.getsignal(number) == self._on_signal:
+            if signal.getsignal(number) == ours:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._is_repeated:
+            self._is_repeated = False
+            return
         if self._is_signalled:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self._is_signalled = True
+        self._restore_default_actions(number)
         for stop in list(self._stops):
             stop()
+
+    def _restore_default_actions(self, number: int) -> None:
+        """Have the kernel end the process by the second signal: it may deliver that one to another thread, and the main
+        thread, which calls handlers, would go on waiting.
+
+        Python drops a signal that has arrived but whose handler it finds replaced. So the first one is raised again:
+        Python then calls the handlers of all that have arrived.
+        """
+        self._is_repeated = True
+        signal.raise_signal(number)
+        for replaced in self._previous:
+            if signal.getsignal(replaced) == self._on_signal:
+                signal.signal(replaced, signal.SIG_DFL)
 
 
 _handlers = _SharedHandlers()

@@ -11,7 +11,8 @@ from types import FrameType
 import pytest
 
 from tandemq import Message, stop_signals
-from tandemq.client.aio.stop_signals import SIGNALS, StopSignals
+from tandemq.client.aio.loop_thread import STOP_SIGNALS, LoopThread
+from tandemq.client.aio.stop_signals import StopSignals
 from tandemq.client.blocking import BlockingProducer
 from tandemq.run.local import LocalCluster
 
@@ -63,9 +64,9 @@ PROGRAMS = {
 
 @pytest.fixture(autouse=True)
 def _handlers_are_restored() -> Iterator[None]:
-    before = [signal.getsignal(number) for number in SIGNALS]
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
     yield
-    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
 
 async def test_first_signal_calls_all_that_wait_for_it() -> None:
@@ -126,12 +127,50 @@ def test_other_threads_get_no_signals() -> None:
 
     def wait() -> None:
         with stop_signals(lambda: None):
-            found.extend(signal.getsignal(number) for number in SIGNALS)
+            found.extend(signal.getsignal(number) for number in STOP_SIGNALS)
 
     thread = threading.Thread(target=wait)
     thread.start()
     thread.join()
-    assert found == [signal.getsignal(number) for number in SIGNALS]
+    assert found == [signal.getsignal(number) for number in STOP_SIGNALS]
+
+
+def test_signal_that_another_thread_receives_ends_a_blocking_call() -> None:
+    """The kernel chooses the thread; Python calls the handler in the main one, which such a signal does not wake."""
+    thread, stopped, other_ends = LoopThread(), asyncio.Event(), threading.Event()
+
+    def receive() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        other_ends.wait()
+
+    async def begin_and_wait() -> None:
+        other.start()
+        await stopped.wait()
+
+    other = threading.Thread(target=receive)
+    try:
+        with stop_signals(lambda: thread.post(stopped.set)):
+            thread.call(begin_and_wait())
+    finally:
+        other_ends.set()
+        thread.stop()
+    other.join()
+
+
+def test_threads_of_the_client_receive_no_signals_and_child_processes_of_handlers_do() -> None:
+    async def masks() -> tuple[set[int], set[int]]:
+        def mask() -> set[int]:
+            return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+        return mask(), await asyncio.to_thread(mask)
+
+    thread = LoopThread()
+    try:
+        own, of_handlers = thread.call(masks())
+    finally:
+        thread.stop()
+    assert set(STOP_SIGNALS) <= own
+    assert not of_handlers & set(STOP_SIGNALS)
 
 
 def test_signals_may_be_removed_twice() -> None:
@@ -179,7 +218,7 @@ def send_one(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_consumer_ends_in_order_by_the_first_signal(
     number: signal.Signals, source: str, tandemq_broker: LocalCluster
 ) -> None:

@@ -235,8 +235,7 @@ async def test_messages_are_delivered_while_the_store_is_away_if_so_configured(t
     consumer = consumer_of(tandemq_broker, store=store, when_store_fails=StoreFailure.DELIVER)
     await send_some(tandemq_broker, 10)
     async with handling(consumer, handled):
-        await until(lambda: len(handled) == 10)
-        assert consumer.store_failures >= 2
+        await until(lambda: len(handled) == 10 and consumer.store_failures >= 2)
     assert not store.known
 
 

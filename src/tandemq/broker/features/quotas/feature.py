@@ -107,6 +107,7 @@ class QuotaFeature(Feature, Quotas):
     def _apply(self) -> None:
         """Apply changed limits: what was used so far is forgotten."""
         self._applied = self._table.changes
+        self.version += 1
         self._budgets.clear()
         kinds = {kind for kind, _ in self._table.table}
         self.limits_users, self.limits_groups = USER in kinds, GROUP in kinds

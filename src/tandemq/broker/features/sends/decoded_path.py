@@ -72,6 +72,7 @@ class DecodedPath:
         self._groups = groups
         self._quotas = quotas
         self.slowed = SlowedSends()
+        self._limits_version = quotas.version
         self._common: dict[str, str] = {}
 
     def set_in_all(self, properties: dict[str, str]) -> None:
@@ -86,6 +87,13 @@ class DecodedPath:
                 self._state.acks.append((send.link.number, *ack))
             else:
                 self._take(send.link, send.command, now, has_waited=True)
+
+    def keeps_order(self, link: Link) -> bool:
+        """Whether sends of a connection wait that the engine, which knows the present limits only, would overtake."""
+        if self._limits_version != self._quotas.version:
+            self._limits_version = self._quotas.version
+            self.slowed.hold()
+        return link.number in self.slowed.held
 
     def take(self, link: Link, command: Command, now: Now) -> None:
         """Store any send, and add its response or refusal to the acks; or have it wait."""
@@ -117,7 +125,7 @@ class DecodedPath:
         return tuple(budget for budget in (of_topic, link.budget) if budget is not None)
 
     def _waits(self, link: Link, command: Command, fields: SendFields, now: Now) -> bool:
-        """Whether a send waits until its rates allow it, or its refusal does.
+        """Whether a send waits until its rates allow it and those before it are stored, or its refusal does.
 
         Raises:
             SendRefused: a rate is used up, and too many sends wait.
@@ -126,14 +134,17 @@ class DecodedPath:
         budgets = self._budgets(link, fields.topic)
         waits_ms = {budget: budget.wait_ms(now.mono_ms) for budget in budgets}
         exceeded = [budget for budget, wait_ms in waits_ms.items() if wait_ms]
-        if not exceeded:
+        wait_ms = max([self.slowed.wait_ms(link, fields.topic, now.mono_ms), *waits_ms.values()])
+        if not wait_ms:
             return False
-        wait_ms = max(waits_ms.values())
         if all(budget.slows for budget in exceeded):
             messages = len(decode_batch(command.body)) if is_true(fields.batch) else 1
-            if self.slowed.add(link, command, messages, budgets, wait_ms, now.mono_ms):
-                self._quotas.slowed(exceeded[0])
+            if self.slowed.add(link, command, fields.topic, messages, budgets, wait_ms, now.mono_ms):
+                for budget in exceeded[:1]:
+                    self._quotas.slowed(budget)
                 return True
+        if not exceeded:
+            raise SendRefused(ResponseCode.SYSTEM_BUSY, "too many sends wait for their limits")
         self._quotas.refused(exceeded[0])
         refusal = f"{exceeded[0].name} exceeds its limit, try again in {wait_ms} ms"
         if not self.slowed.add_refused(link, command, refusal, now.mono_ms):

@@ -107,7 +107,7 @@ class SendPath(Feature, Sends):
             sender: the user that has to have signed them; None: no user is needed, or it is known that it may send.
         """
         puts = self._puts
-        if not puts.admits_ordinary:
+        if not puts.admits_ordinary or self.decoded.keeps_order(link):
             return position
         if not self._engine.count:
             self._follow_trace_topic()

@@ -122,6 +122,26 @@ def test_slowed_sends_are_answered_in_their_order_once_the_rate_allows_them(brok
     assert counts(broker) == [{"kind": "topic", "name": "T", "refused": 0, "slowed": 5}]
 
 
+@spec("Q01")
+@pytest.mark.parametrize("rate", [0, 1_000], ids=["removed", "raised"])
+def test_no_send_of_a_connection_overtakes_those_that_wait_when_their_limit_is_changed(
+    broker: Harness, rate: int
+) -> None:
+    def send(topic: str, body: int, link: int = CLIENT) -> int:
+        return broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields(topic), b"%02d" % body, link=link)
+
+    limit(broker, "topic", "T", messagesPerSecond=10, slows=True)
+    asked = [send("T", at) for at in range(15)]
+    limit(broker, "topic", "T", **({"messagesPerSecond": rate, "slows": True} if rate else {}))
+    asked += [send("T", at) for at in range(15, 20)]
+    assert [broker.answer_to(one) is not None for one in asked] == [True] * 10 + [False] * 10
+    assert broker.answer_to(send("Other", 0)) is not None
+    broker.pass_time(1_000)
+    assert all(broker.answer_to(one) for one in asked[10:])
+    assert pulled(broker) == [b"%02d" % at for at in range(20)]
+    assert broker.answer_to(send("T", 20)) is not None
+
+
 def test_sends_that_would_wait_for_more_than_a_second_are_refused(broker: Harness) -> None:
     limit(broker, "topic", "T", bytesPerSecond=1_000, slows=True)
     assert broker.send("T", bytes(3_000)).code == OK
