@@ -137,20 +137,23 @@ def test_other_threads_get_no_signals() -> None:
 
 def test_signal_that_another_thread_receives_ends_a_blocking_call() -> None:
     """The kernel chooses the thread; Python calls the handler in the main one, which such a signal does not wake."""
-    thread, stopped, other_ends = LoopThread(), asyncio.Event(), threading.Event()
+    thread, stopped = LoopThread(), asyncio.Event()
+    main_waits, other_ends = threading.Event(), threading.Event()
 
     def receive() -> None:
+        main_waits.wait()
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         other_ends.wait()
 
-    async def begin_and_wait() -> None:
-        other.start()
+    async def wait() -> None:
+        main_waits.set()
         await stopped.wait()
 
     other = threading.Thread(target=receive)
+    other.start()
     try:
         with stop_signals(lambda: thread.post(stopped.set)):
-            thread.call(begin_and_wait())
+            thread.call(wait())
     finally:
         other_ends.set()
         thread.stop()
