@@ -66,7 +66,8 @@ def test_upgrade_of_one_machine_after_the_other_loses_nothing_and_a_drain_ends_w
         assert traffic.failed == []
         drain, _ = UPGRADE.blocks("Drain")
         traffic.end_producing()
-        cluster[0].run(drain)
+        # No other group takes the topic, and nobody produces.
+        cluster[0].run(drain.replace("broker-a", "broker-a --force --wait 1"))
         with (
             BlockingProducer(name_servers(cluster), group="late-senders", retries=0) as late,
             pytest.raises(RemoteError, match="no broker accepts messages"),

@@ -22,7 +22,10 @@ COMMANDS = {
     "acl": ("tandemq.cli.admin.acl:acl", "Manage users, and what each may do."),
     "bench": ("tandemq.cli.bench:bench", "Put load on one broker and measure its throughput."),
     "broker": ("tandemq.cli.serve:broker", "Run one broker until SIGTERM or SIGINT."),
-    "cluster": ("tandemq.cli.admin.cluster:cluster", "List brokers, show and change their settings."),
+    "cluster": (
+        "tandemq.cli.admin.cluster:cluster",
+        "List brokers, change their settings, spread topics over new broker groups, drain old ones.",
+    ),
     "completion": (
         "tandemq.cli.completion:completion",
         "Print the script with which SHELL completes commands, options and names.",

@@ -21,7 +21,9 @@ ARGUMENTS = {
     "acl user create": "somebody",
     "acl user delete": "nobody",
     "acl user update": "nobody --enable",
+    "cluster add-group": "nobroker",
     "cluster broker-config": "nobroker",
+    "cluster drain": "nobroker",
     "group create": "g",
     "group delete": "nogroup",
     "group show": "nogroup",
@@ -109,6 +111,8 @@ def test_unknown_names_are_named_with_what_to_do(run: Run, cluster: LocalCluster
         "message tail NoTopic --seconds 1": ("NoTopic", "tandemq topic list"),
         "message query NoTopic --key k": ("NoTopic", "tandemq topic list"),
         "message trace k --topic NoTopic": ("NoTopic", "traceTopicEnable"),
+        "cluster add-group nobroker": ("nobroker", "broker-a"),
+        "cluster drain nobroker": ("nobroker", "broker-a"),
         "cluster broker-config nobroker": ("nobroker/0", "broker-a/0"),
         "cluster broker-config broker-a --id 5": ("broker-a/5", "broker-a/0"),
         "cluster broker-config broker-a --get nosetting": ("nosetting", "--get"),
@@ -181,7 +185,12 @@ def test_every_command_says_how_to_get_permission(
         monkeypatch.setenv("TANDEMQ_ACCESS_KEY", user)
         monkeypatch.setenv("TANDEMQ_SECRET_KEY", key)
         for words in asking():
-            if words[:2] in (("topic", "list"), ("cluster", "broker-config")):  # the name server answers them
+            if words[:2] in (
+                ("topic", "list"),
+                ("cluster", "add-group"),
+                ("cluster", "broker-config"),
+                ("cluster", "drain"),
+            ):  # the name server answers them
                 continue
             known = [word.replace("nobroker", "broker-a") for word in named(words, accounts)]
             printed = run(*known, *end, code=1).stderr

@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 
+from tandemq.cli.admin import message
 from tandemq.run.local import LocalCluster
 from tests.unit.cli.conftest import Run
 
 RunJson = Callable[..., Any]
 
 
-def test_limit_is_set_exceeded_listed_and_deleted(run: Run, run_json: RunJson, cluster: LocalCluster) -> None:
+def test_limit_is_set_exceeded_listed_and_deleted(
+    run: Run, run_json: RunJson, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message, "RETRY_MS", 500)
     run_json("topic", "create", "Tight", "--queues", 1, "--broker", "broker-a")
     run_json("quota", "set", "topic", "Tight", "--messages", 1, "--bytes", 500)
     run_json("quota", "set", "group", "*", "--in-flight", 10)

@@ -1,5 +1,6 @@
 """`tandemq cluster`: list brokers, show and change their settings."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -7,8 +8,9 @@ import click
 from tandemq.cli.support.advice import advised
 from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.exit_codes import EXIT_FAILED
-from tandemq.cli.support.name_completion import complete_brokers
+from tandemq.cli.support.name_completion import complete_brokers, complete_topics
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, table_options
+from tandemq.cli.support.progress import StatusLine
 from tandemq.errors import LocalError, NetworkError, RemoteError
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def cluster() -> None:
-    """List brokers, show and change their settings."""
+    """List brokers, change their settings, spread topics over new broker groups, drain old ones."""
 
 
 @cluster.command(name="list")
@@ -110,6 +112,127 @@ def broker_config(
         show_json(found)
     else:
         show_facts(found, as_json=False)
+
+
+@cluster.command(name="add-group")
+@click.argument("broker", shell_complete=complete_brokers)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Only this topic; repeatable.  [default: all]",
+)
+@click.option(
+    "--wait",
+    "wait_s",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="How long consumers of the new queues are waited for, seconds.",
+)
+@namesrv_option
+@json_option
+def add_group(broker: str, topics: tuple[str, ...], wait_s: float, name_servers: str, as_json: bool) -> None:
+    """Spread the topics of a cluster over BROKER too, a broker group that has joined it.
+
+    It gets the consumer groups and topics of the other groups of its cluster, first for consumers; when they have its
+    queues, or the time is over, producers may send there. Topics whose messages have an order by key (--order, or of
+    type FIFO) are left out unless --topic names them. The command may be repeated.
+    """
+    from tandemq.client.aio.elastic import join, plan_joining  # noqa: PLC0415  # --help needs no client
+
+    show = _shown(as_json)
+
+    async def requests(admin: "Admin") -> dict[str, Any]:
+        plan = await plan_joining(admin, broker, topics)
+        late = await join(admin, plan, wait_s, show)
+        return {
+            "broker": broker,
+            "topics": [topic.topic_name for topic in plan.topics],
+            "groups": [group.group_name for group in plan.groups],
+            "leftOut": plan.left,
+            "lateGroups": late,
+        }
+
+    found = with_admin(name_servers, requests)
+    if as_json:
+        show_json(found)
+        return
+    show_facts(
+        {
+            "broker": broker,
+            "new topics": ", ".join(found["topics"]) or "none",
+            "new consumer groups": ", ".join(found["groups"]) or "none",
+        },
+        as_json=False,
+    )
+    for topic, reason in found["leftOut"].items():
+        click.echo(f"left out: {topic}: {reason}")
+    if found["lateGroups"]:
+        click.echo(
+            f"these groups did not have all new queues in time, and may get first messages late: "
+            f"{', '.join(found['lateGroups'])}"
+        )
+
+
+@cluster.command()
+@click.argument("broker", shell_complete=complete_brokers)
+@click.option(
+    "--wait",
+    "wait_s",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="How long producers are waited for until they have left, seconds.",
+)
+@click.option(
+    "--limit", "limit_s", type=click.FloatRange(0), help="Wait no longer for consumers, seconds; exit code 1."
+)
+@click.option("--force", is_flag=True, help="Also if a topic has no other broker group to which producers can send.")
+@click.option("--undo", is_flag=True, help="Let producers send to it again.")
+@namesrv_option
+@json_option
+def drain(
+    broker: str,
+    wait_s: float,
+    limit_s: float | None,
+    force: bool,
+    undo: bool,
+    name_servers: str,
+    as_json: bool,
+) -> None:
+    """Take the broker group BROKER out of service: end when nothing waits there and no consumer group lags.
+
+    Producers leave it, then it refuses sends; consumers go on. Open transactions are not waited for.
+    """
+    from tandemq.client.aio.elastic import leave, stay, unplaced_topics, until_idle  # noqa: PLC0415  # as above
+
+    show = _shown(as_json)
+
+    async def requests(admin: "Admin") -> str:
+        if undo:
+            await stay(admin, broker)
+            return ""
+        only = await unplaced_topics(admin, broker)
+        if only and not force:
+            raise LocalError(
+                f"producers could not send to these topics, which have queues on {broker} only: {', '.join(only[:5])}"
+                + (f" and {len(only) - 5} more" if len(only) > 5 else ""),
+                hint="tandemq cluster add-group gives them queues on another broker group; --force drains nevertheless",
+            )
+        await leave(admin, broker, wait_s, show)
+        return str(await until_idle(admin, broker, limit_s, show))
+
+    left = with_admin(name_servers, requests)
+    show_facts({"broker": broker, "drained": not left and not undo, "waiting": left}, as_json=as_json)
+    if left:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _shown(as_json: bool) -> "Callable[[str], None]":
+    line = StatusLine(silent=as_json)
+    return lambda text: line.show(lambda: text)
 
 
 def _pair(pair: str) -> tuple[str, str]:

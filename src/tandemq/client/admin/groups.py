@@ -91,8 +91,10 @@ class ResetTarget:
     queue: MessageQueue | None = None
 
 
-def create_group(routes: Routes, config: SubscriptionGroupConfig, cluster: str | None) -> Steps[list[str]]:
-    """Create or change a consumer group on all masters of a cluster; returns their addresses.
+def create_group(
+    routes: Routes, config: SubscriptionGroupConfig, cluster: str | None, broker_name: str | None
+) -> Steps[list[str]]:
+    """Create or change a consumer group on all masters of a cluster, or on one broker; returns their addresses.
 
     Raises:
         LocalError: the name is invalid, or there is no master.
@@ -102,7 +104,7 @@ def create_group(routes: Routes, config: SubscriptionGroupConfig, cluster: str |
     if fault is not None:
         raise LocalError(fault)
     info = yield from cluster_info(routes)
-    addresses = info.masters(cluster)
+    addresses = info.masters(cluster, broker_name)
     body = msgspec.json.encode(config)
     for address in addresses:
         yield from ask(address, request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body))
@@ -127,15 +129,15 @@ def delete_group(routes: Routes, group: str, cluster: str | None, *, clean: bool
         yield from each_name_server(routes, request(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic=topic))
 
 
-def groups(routes: Routes) -> Steps[dict[str, SubscriptionGroupConfig]]:
-    """Return the consumer groups configured on all masters, by name, sorted.
+def groups(routes: Routes, broker_name: str | None = None) -> Steps[dict[str, SubscriptionGroupConfig]]:
+    """Return the consumer groups configured on all masters, or on that of one broker, by name, sorted.
 
     Raises:
         NetworkError, RemoteError: a master does not report them.
     """
     info = yield from cluster_info(routes)
     found: dict[str, SubscriptionGroupConfig] = {}
-    for address in info.masters():
+    for address in info.masters(None, broker_name):
         answer = yield from ask(address, request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         for name, item in (json_object(answer).get("subscriptionGroupTable") or {}).items():
             found.setdefault(name, convert(item, SubscriptionGroupConfig, f"group {name}"))

@@ -230,6 +230,15 @@ class Admin(AsyncClient[Routes]):
         config = TopicConfig(topic, queues, queues, perm, order=order, attributes=attributes or {})
         return await self._run(administration.create_topic(self._routes, config, cluster, broker_name))
 
+    async def put_topic(self, config: TopicConfig, broker_name: str) -> None:
+        """Create or change a topic on the master of one broker.
+
+        Raises:
+            LocalError: the name is invalid, or there is no such master.
+            RemoteError: the topic is static.
+        """
+        await self._run(administration.create_topic(self._routes, config, None, broker_name))
+
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic on all masters, or those of one cluster, and in all name servers."""
         await self._run(administration.delete_topic(self._routes, topic, cluster))
@@ -291,12 +300,15 @@ class Admin(AsyncClient[Routes]):
 
     # Groups and offsets.
 
-    async def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """Return the consumer groups configured on all masters, by name, sorted."""
-        return await self._run(groups.groups(self._routes))
+    async def groups(self, broker_name: str | None = None) -> dict[str, SubscriptionGroupConfig]:
+        """Return the consumer groups configured on all masters, or on that of one broker, by name, sorted."""
+        return await self._run(groups.groups(self._routes, broker_name))
 
-    async def create_group(self, config: SubscriptionGroupConfig | str, *, cluster: str | None = None) -> list[str]:
-        """Create or change a consumer group on all masters, or those of one cluster; returns their addresses.
+    async def create_group(
+        self, config: SubscriptionGroupConfig | str, *, cluster: str | None = None, broker_name: str | None = None
+    ) -> list[str]:
+        """Create or change a consumer group on all masters, those of one cluster, or one broker; returns their
+        addresses.
 
         Args:
             config: the configuration, or the name of a group with default settings.
@@ -306,7 +318,7 @@ class Admin(AsyncClient[Routes]):
         """
         if isinstance(config, str):
             config = SubscriptionGroupConfig(config)
-        return await self._run(groups.create_group(self._routes, config, cluster))
+        return await self._run(groups.create_group(self._routes, config, cluster, broker_name))
 
     async def delete_group(self, group: str, *, cluster: str | None = None, clean: bool = False) -> None:
         """Delete a consumer group; with `clean` also its offsets, retry topic and dead letter topic."""
