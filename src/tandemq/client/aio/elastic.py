@@ -129,7 +129,7 @@ async def join(admin: Admin, joining: Joining, wait_s: float, show: Show) -> lis
         wait_s: how long consumers are waited for.
 
     Returns:
-        consumer groups that did not have all new queues in time; their messages may be delivered late.
+        consumer groups that did not report all new queues in time, as those of gRPC clients never do.
 
     Raises:
         NetworkError, RemoteError: a broker failed. What was done stays.
