@@ -1,6 +1,6 @@
 #!/bin/sh
 # Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock, -docs.lock, -console.lock, -s3.lock,
-# -grpc-client.lock, -release.lock and -kubernetes.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
+# -grpc-client.lock, -release.lock, -kubernetes.lock and -aiokafka.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
 # the oldest supported Python: its set covers the newer ones.
 set -eu
 cd "$(dirname "$0")/.."
@@ -68,4 +68,11 @@ mv requirements-release.lock.tmp requirements-release.lock
         --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/kubernetes.in
 } >requirements-kubernetes.lock.tmp
 mv requirements-kubernetes.lock.tmp requirements-kubernetes.lock
+{
+    echo "# Kafka's Python client for \`python -m bench.beside_aiokafka\`, in an environment of its own. Made by \`make lock\`; do not edit."
+    echo 'aiokafka>=0.14' >.lock-venv/aiokafka.in
+    .lock-venv/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
+        --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/aiokafka.in
+} >requirements-aiokafka.lock.tmp
+mv requirements-aiokafka.lock.tmp requirements-aiokafka.lock
 rm -rf .lock-venv

@@ -517,7 +517,7 @@ class FinalChecks:
             visible: Counter[str] = Counter()
             for found in self._messages_of(master):
                 message = self._expected.messages.get(found.key)
-                if message is not None and message.delay_level:
+                if message is not None and message.delay_level and not is_sent_back(found):
                     (stored if found.topic == SCHEDULE_TOPIC else visible)[found.key] += found.topic in (
                         SCHEDULE_TOPIC,
                         *TOPICS,
