@@ -199,7 +199,7 @@ class ShardGroup:
         Raises:
             LocalError: one of them did not stop cleanly.
         """
-        report_due_ns = 0
+        report_due_ns, status = 0, ""
         with selectors.DefaultSelector() as selector:
             for shard in self.shards:
                 selector.register(shard.inbox, selectors.EVENT_READ, shard)
@@ -209,9 +209,10 @@ class ShardGroup:
                 self._seen_ns = time.monotonic_ns()
                 for shard in self.shards:
                     shard.kill_if_silent(manager.timeout_ns)
-                if self._seen_ns >= report_due_ns:
+                status, reported = self._status(), status
+                if self._seen_ns >= report_due_ns or status != reported:
                     report_due_ns = self._seen_ns + manager.report_ns
-                    manager.alive(self._status())
+                    manager.alive(status)
         self.close()
         unclean = [shard.name for shard in self.shards if not shard.is_clean]
         if unclean:
