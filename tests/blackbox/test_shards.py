@@ -24,6 +24,7 @@ from tandemq.model.codes import RequestCode
 from tandemq.run.groups import configure
 from tandemq.run.nameserver import NameServerProcess
 from tandemq.run.ports import FAST_PORT_DISTANCE, ReservedPorts
+from tandemq.run.restarted_child import RestartedChild
 from tests.blackbox.in_process import running
 from tests.blackbox.pair import Start
 from tests.blackbox.programs import Caller, Program, runs, wait_until
@@ -110,10 +111,11 @@ def send_all(names: str, count: int) -> dict[str, set[bytes]]:
     return acknowledged
 
 
-def create_topic(names: str) -> dict[str, Any]:
-    words = ["topic", "create", "T", "--queues", "1", "-n", names]
-    created: dict[str, Any] = tandemq(*words)
-    return created
+def create_topic(names: NameServerProcess, brokers: int = 2) -> None:
+    """Create the topic T with one queue on each broker, once all are registered."""
+    words = ["topic", "create", "T", "--queues", "1", "-n", names.address]
+    wait_until(lambda: len(tandemq("cluster", "list", "-n", names.address)) >= brokers, "all brokers are registered")
+    assert len(tandemq(*words)["brokers"].split(", ")) == brokers
 
 
 def tandemq(*words: str, is_json: bool = True) -> Any:
@@ -129,7 +131,7 @@ def test_killed_shard_returns_alone_and_loses_nothing_acknowledged(
     machine = start_shards("machine")
     wait_until(lambda: is_ready(machine), "both shards serve")
     assert [shard["brokerName"] for shard in machine.start_report["shards"]] == [*NAMES]  # type: ignore[attr-defined]
-    assert len(create_topic(names.address)["brokers"].split(", ")) == 2
+    create_topic(names)
     before = send_all(names.address, 100)
     assert all(before.values()), "producers use both shards"
 
@@ -194,7 +196,7 @@ def test_slave_machine_copies_each_shard_from_its_own_master(
 ) -> None:
     master = start_shards("master", brokerRole="SYNC_MASTER")
     slave = start_shards("slave", brokerRole="SLAVE", brokerId=1)
-    create_topic(names.address)
+    create_topic(names)
     acknowledged = send_all(names.address, 60)
     assert all(acknowledged.values())
     for number in range(2):
@@ -211,7 +213,7 @@ def test_existing_store_becomes_shard_0_and_fewer_shards_lose_no_message(
     names: NameServerProcess, start_shards: Callable[..., Program]
 ) -> None:
     machine = start_shards("machine", shards=1)
-    create_topic(names.address)
+    create_topic(names, brokers=1)
     alone = send_all(names.address, 10)["broker-a"]
     assert len(alone) == 10
     assert machine.stop() == 0
@@ -220,7 +222,7 @@ def test_existing_store_becomes_shard_0_and_fewer_shards_lose_no_message(
     with Caller(machine.port) as caller:
         assert set(caller.read_all("T")) == alone
     wait_until(lambda: is_ready(machine), "both shards serve")
-    assert len(create_topic(names.address)["brokers"].split(", ")) == 2
+    create_topic(names)
     both = send_all(names.address, 10)
     assert all(both.values())
     assert machine.stop() == 0
@@ -263,3 +265,14 @@ def test_roles_of_all_shards_move_together(names: NameServerProcess, start_shard
     assert [(each["broker"], each["from"], each["to"]) for each in done] == [(name, 1, 0) for name in NAMES]
     wait_until(lambda: masters() == dict.fromkeys(NAMES, 0), "machine 0 has both masters again")
     assert [machine.stop() for machine in machines] == [0, 0]
+
+
+def test_child_that_does_not_stop_is_killed(tmp_path: Path) -> None:
+    settings = {"bindAddress": "127.0.0.1", "listenPort": "0", "kvConfigPath": str(tmp_path / "names")}
+    child = RestartedChild("the name server", ["namesrv"], settings, stop_s=0.5)
+    child.spawn()
+    child.wait_ready()
+    pid = child.pid
+    os.kill(pid, signal.SIGSTOP)
+    child.stop()
+    assert not child.is_clean and not runs(pid)

@@ -9,6 +9,7 @@ when the child has read it. The child writes its log where its parent does.
 
 import logging
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -188,7 +189,10 @@ class RestartedChild:
         """Stop the process: its clients go elsewhere, and calls in progress are answered. Return when it has ended."""
         self.begin_stop()
         if self._watcher.is_alive():
-            self._watcher.join(2 * self._child.stop_seconds)
+            self._watcher.join(self._child.stop_seconds)
+            if self._watcher.is_alive() and self.pid:
+                os.kill(self.pid, signal.SIGKILL)
+            self._watcher.join()
         else:
             self.is_clean = self._child.stop() and self.is_clean
             if self._file.name:

@@ -34,8 +34,8 @@ from tandemq.run.shard_metrics import ShardMonitoring, make_token
 log = logging.getLogger(__name__)
 START_S = 1e7
 """No limit: after a crash a large store is recovered first."""
-STOP_S = 80.0
-"""Below `TimeoutStopSec` of the unit."""
+STOP_S = 60.0
+"""With the time of the proxy it is below `TimeoutStopSec` of the unit."""
 REPORT_US = 3_000_000
 """Timeout that shards know: they report three times as often."""
 TICK_S = 0.2
