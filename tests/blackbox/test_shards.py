@@ -1,8 +1,10 @@
 """`tandemq broker --shards`: brokers of one machine that serve, die, return and stop together with one process."""
 
+import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -47,30 +49,42 @@ def names(tmp_path: Path) -> Iterator[NameServerProcess]:
 @pytest.fixture
 def start_shards(start: Start, names: NameServerProcess) -> Iterator[Callable[..., Program]]:
     """Starts a machine with two shards, on ports that stay its own."""
+    machines: list[Program] = []
     with closing(ReservedPorts()) as ports:
 
         def begin(name: str, **settings: object) -> Program:
             distances = (-FAST_PORT_DISTANCE, 1)
             listen = ports.reserve(*distances, *(DISTANCE + distance for distance in (0, *distances)))
             of_machine = {"shards": 2, "namesrvAddr": names.address, "listenPort": listen, "haListenPort": 0}
-            return start(name, **of_machine | {"metricsPort": ports.reserve()} | settings)
+            machines.append(start(name, **of_machine | {"metricsPort": ports.reserve()} | settings))
+            return machines[-1]
 
         yield begin
+        for machine in machines:
+            if machine.process.poll() is None:
+                machine.stop()
 
 
 def pids(machine: Program) -> list[int]:
     """Return the process ids of the shards as the system has them."""
-    threads = Path(f"/proc/{machine.process.pid}/task").glob("*/children")
-    return sorted(int(word) for path in threads for word in path.read_text().split())
+    found: list[int] = []
+    for path in Path(f"/proc/{machine.process.pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+            found += map(int, path.read_text().split())
+    return sorted(found)
+
+
+def inbox_of(pid: int) -> Path:
+    """Return the socket to which a shard reports, whose name is its number; empty while it starts or ends."""
+    found = None
+    with contextlib.suppress(OSError):
+        found = re.search(rb"NOTIFY_SOCKET=([^\0]+)", Path(f"/proc/{pid}/environ").read_bytes())
+    return Path(found[1].decode()) if found is not None else Path()
 
 
 def shard_pid(machine: Program, number: int) -> int:
     """Return the process id of a shard; 0 if it does not run."""
-    for pid in pids(machine):
-        with_arguments = Path(f"/proc/{pid}/environ").read_bytes()
-        if re.search(rb"NOTIFY_SOCKET=[^\0]*/%d\0" % number, with_arguments):
-            return pid
-    return 0
+    return next((pid for pid in pids(machine) if inbox_of(pid).name == str(number)), 0)
 
 
 def get(machine: Program, path: str) -> str:
@@ -169,8 +183,11 @@ def test_shards_end_with_the_killed_process_that_started_them(start_shards: Call
     machine = start_shards("machine")
     children = pids(machine)
     assert len(children) == 2
+    directory = inbox_of(children[0]).parent
+    assert directory.name.startswith("tandemq-shards-")
     machine.kill()
     wait_until(lambda: not any(map(runs, children)), "the shards end")
+    shutil.rmtree(directory)
     assert machine.log_text().count("broker: stopped cleanly") == 2
 
 

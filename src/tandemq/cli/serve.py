@@ -150,7 +150,7 @@ def broker(
     as_json: bool,
     while_stdin: bool,
 ) -> None:
-    """Run one broker, or several shards, until SIGTERM or SIGINT.
+    """Run one broker, or shards of one, until SIGTERM or SIGINT.
 
     Without a file it is a master named broker-a on port 10911 with its store in ./store. Shard K above 0 is broker-a-K
     on port 10911 + 10 * K with its store in ./store/shards/K.

@@ -156,7 +156,8 @@ class ShardGroup:
             Shard(shard, self._directory / str(number), token, words) for number, shard in enumerate(configs)
         ]
         self._monitoring: ShardMonitoring | None = None
-        self._seen_ns = time.monotonic_ns()
+        self._seen_ns = 0
+        """When the loop of `run` last turned, monotonic; 0: not yet."""
         self._token = token
 
     @property
@@ -191,6 +192,8 @@ class ShardGroup:
     @property
     def alive_ns(self) -> int:
         """When the loop that was silent for longest last turned, monotonic: this one, or that of a shard."""
+        if not self._seen_ns:
+            return time.monotonic_ns()  # a store may be recovered for long
         return min([self._seen_ns, *(shard.alive_ns for shard in self.shards if shard.alive_ns and not shard.problem)])
 
     def run(self, manager: ServiceManager) -> None:
