@@ -29,7 +29,7 @@ from tandemq.run.ports import FAST_PORT_DISTANCE, ReservedPorts
 from tandemq.run.restarted_child import RestartedChild
 from tests.blackbox.in_process import running
 from tests.blackbox.pair import Start
-from tests.blackbox.programs import Caller, Program, runs, wait_until
+from tests.blackbox.programs import WAIT_S, Caller, Program, runs, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 NAMES = ("broker-a", "broker-a-1")
@@ -65,13 +65,18 @@ def start_shards(start: Start, names: NameServerProcess) -> Iterator[Callable[..
                 machine.stop()
 
 
-def pids(machine: Program) -> list[int]:
-    """Return the process ids of the shards as the system has them."""
+def children_of(pid: int) -> list[int]:
+    """Return the process ids of the children of a process."""
     found: list[int] = []
-    for path in Path(f"/proc/{machine.process.pid}/task").glob("*/children"):
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has ended meanwhile
             found += map(int, path.read_text().split())
     return sorted(found)
+
+
+def pids(machine: Program) -> list[int]:
+    """Return the process ids of the shards as the system has them."""
+    return children_of(machine.process.pid)
 
 
 def inbox_of(pid: int) -> Path:
@@ -293,3 +298,15 @@ def test_child_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     os.kill(pid, signal.SIGSTOP)
     child.stop()
     assert not child.is_clean and not runs(pid)
+
+
+def test_machine_stopped_while_it_starts_ends_in_order(tmp_path: Path) -> None:
+    words = ["broker", "--shards", "2", "--set", "bindAddress=127.0.0.1", "--set", "listenPort=0"]
+    command = [sys.executable, "-m", "tandemq", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: len(children_of(process.pid)) == 2, "the shards are being started")
+        children = children_of(process.pid)
+        process.terminate()
+        _, log = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0 and "Traceback" not in log
+    assert not any(map(runs, children))

@@ -149,6 +149,7 @@ class ShardGroup:
         configs = shard_configs(config)
         self.beside = None if proxy_port is None else ProxyBeside(config, proxy_port)
         self._is_stopping = threading.Event()
+        self._is_open = False
         self._directory = Path(mkdtemp(prefix="tandemq-shards-"))
         token = make_token(self._directory)
         words = ["--accept-loss"] if accept_loss else []
@@ -188,6 +189,7 @@ class ShardGroup:
         except LocalError:
             if not self._is_stopping.is_set():
                 raise
+        self._is_open = True
 
     @property
     def alive_ns(self) -> int:
@@ -228,14 +230,18 @@ class ShardGroup:
     def stop(self) -> None:
         """Stop the proxy, then all shards at once. May take as long as a proxy; callable many times."""
         self._is_stopping.set()
-        if self.beside is not None:
+        if self.beside is not None and self._is_open:
             self.beside.stop()
+        elif self.beside is not None:  # `open` waits for it
+            self.beside.begin_stop()
         for shard in self.shards:
             shard.begin_stop()
 
     def close(self) -> None:
         """Stop what runs, wait for it, and remove what this process has made."""
         self.stop()
+        if self.beside is not None:
+            self.beside.stop()
         for shard in self.shards:
             shard.stop()
             shard.inbox.close()
