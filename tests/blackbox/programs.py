@@ -65,6 +65,14 @@ def memory_kib(pid: int) -> int:
     raise AssertionError("no VmRSS")
 
 
+def runs(pid: int) -> bool:
+    """Whether a process runs: one that has ended and was not waited for does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
 class Program:
     """A process `tandemq broker` with its own store directory; restarts keep its ports."""
 

@@ -19,7 +19,7 @@ from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.service import CLIENT_ID, NAME
-from tests.blackbox.programs import wait_until
+from tests.blackbox.programs import runs, wait_until
 from tests.request_fields import topic_fields
 
 pytestmark = pytest.mark.timeout(200)
@@ -70,14 +70,6 @@ def child_of(process: subprocess.Popen[str]) -> int:
     words = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     others = [path.read_text().split() for path in Path(f"/proc/{process.pid}/task").glob("*/children")]
     return next((int(word) for word in (*words, *(word for group in others for word in group))), 0)
-
-
-def runs(pid: int) -> bool:
-    """Whether a process runs: one that has ended and was not waited for does not."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
 
 
 def send(address: str) -> str:
@@ -152,3 +144,20 @@ def test_a_broker_whose_proxy_cannot_start_ends_with_the_reason(tmp_path: Path) 
             done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
             assert done.returncode == 2 and expected in done.stderr, done.stderr
             assert "Traceback" not in done.stderr and not (tmp_path / "store" / "abort").exists()
+
+
+def test_shards_have_one_proxy_for_all(tmp_path: Path) -> None:
+    data = ("--set", f"kvConfigPath={tmp_path / 'namesrv'}", "--set", "bindAddress=127.0.0.1")
+    with started(tmp_path / "namesrv.log", "namesrv", "--port", "0", *data) as (_, namesrv):
+        words = [*broker_words(tmp_path, namesrv["address"]), *PROXY, "--shards", "2"]
+        with started(tmp_path / "log", *words) as (process, printed):
+            # Only the last shard has the topic: the proxy knows more than the first.
+            fields = {name: str(value) for name, value in topic_fields("T", 1).items()}
+            last = printed["shards"][1]["address"]
+            answer = try_request(last, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields))
+            assert answer is not None and answer.code == 0
+            wait_until(lambda: send(printed["proxy"]) == "OK", "a message stored")
+            process.terminate()
+            assert process.wait(120) == 0
+        assert refuses(printed["proxy"]) and refuses(last)
+    assert "Traceback" not in (tmp_path / "log").read_text()

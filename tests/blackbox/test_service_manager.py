@@ -134,3 +134,18 @@ def test_group_with_a_hung_process_gives_no_signs_of_life(tmp_path: Path) -> Non
         finally:
             os.kill(child, signal.SIGCONT)
         manager.receive("WATCHDOG=1")
+
+
+def test_shards_report_as_one_process_and_a_hung_one_is_replaced(tmp_path: Path) -> None:
+    with managed(tmp_path, (*BROKER, "--shards", "2")) as manager:
+        manager.receive("STATUS=starting 2 shards")
+        assert "READY=1" not in manager.reports
+        manager.receive("READY=1")
+        hung = int(Path(f"/proc/{manager.process.pid}/task/{manager.process.pid}/children").read_text().split()[0])
+        os.kill(hung, signal.SIGSTOP)
+        manager.receive("STATUS=not ready: broker-a: ended (killed by SIGKILL)")
+        manager.receive("STATUS=serving with 2 shards")
+        manager.receive("WATCHDOG=1")
+        manager.process.send_signal(signal.SIGTERM)
+        manager.receive("STOPPING=1")
+        assert manager.process.wait(WAIT_S) == 0

@@ -382,7 +382,10 @@ def _metrics(kernel: Kernel) -> Metrics:
     config = kernel.current.config
     java = {"cluster": config.cluster, "node_type": "broker", "node_id": config.broker_name}
     group = {"cluster": config.cluster, "broker": config.broker_name, "broker_id": str(config.broker_id)}
-    metrics = Metrics({"rocketmq": java, "tandemq": group}, labels_of(config.metrics_label))
+    labels = {"rocketmq": java, "tandemq": group}
+    if config.shard_of:  # the metrics of all shards are on one page
+        labels["process"] = group
+    metrics = Metrics(labels, labels_of(config.metrics_label))
     for source in kernel.features.sources():
         metrics.add(source)
     return metrics

@@ -21,7 +21,7 @@ from tandemq.errors import ConfigError, TandemError
 COMMANDS = {
     "acl": ("tandemq.cli.admin.acl:acl", "Manage users, and what each may do."),
     "bench": ("tandemq.cli.bench:bench", "Put load on one broker and measure its throughput."),
-    "broker": ("tandemq.cli.serve:broker", "Run one broker until SIGTERM or SIGINT."),
+    "broker": ("tandemq.cli.serve:broker", "Run one broker, or shards of one, until SIGTERM or SIGINT."),
     "cluster": (
         "tandemq.cli.admin.cluster:cluster",
         "List brokers, change their settings, spread topics over new broker groups, drain old ones.",

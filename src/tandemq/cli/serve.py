@@ -13,17 +13,22 @@ import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tandemq.cli.support.client_session import optional_namesrv_option
-from tandemq.cli.support.log_format import use_json
+from tandemq.cli.support.log_format import use_json, use_name
 from tandemq.cli.support.output import json_flag
 from tandemq.config.files import load_broker_config, load_name_server_config, load_proxy_config
 from tandemq.errors import ConfigError
 from tandemq.real.descriptors import raise_limit
 from tandemq.real.memory import keep_blocks
 from tandemq.real.service_manager import ServiceManager
+
+if TYPE_CHECKING:
+    from tandemq.config.settings import BrokerConfig
+    from tandemq.run.shards import ShardGroup
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +133,11 @@ def _print_ready(text: str, facts: dict[str, object], *, as_json: bool) -> None:
     type=click.IntRange(0, 65535),
     help="Also serve gRPC clients at this port, by a proxy in a child process; 0 for any free port.",
 )
+@click.option(
+    "--shards",
+    type=click.IntRange(1, 64),
+    help="Number of brokers, each a child process with its own name, ports and store.",
+)
 @json_option
 @stdin_option
 def broker(
@@ -136,29 +146,45 @@ def broker(
     name_servers: str | None,
     accept_loss: bool,
     proxy_port: int | None,
+    shards: int | None,
     as_json: bool,
     while_stdin: bool,
 ) -> None:
-    """Run one broker until SIGTERM or SIGINT.
+    """Run one broker, or shards of one, until SIGTERM or SIGINT.
 
-    Without a file it is a master named broker-a on port 10911 with its store in ./store.
+    Without a file it is a master named broker-a on port 10911 with its store in ./store. Shard K above 0 is broker-a-K
+    on port 10911 + 10 * K with its store in ./store/shards/K.
     """
     if proxy_port is not None:
         need_protobuf()
-    from tandemq.engine import NAME  # noqa: PLC0415  # see below
-    from tandemq.run.account_files import with_account_files  # noqa: PLC0415
-    from tandemq.run.broker import BrokerProcess  # noqa: PLC0415  # numpy is not loaded for --help
-    from tandemq.run.proxy_beside import ProxyBeside  # noqa: PLC0415
+    from tandemq.run.account_files import with_account_files  # noqa: PLC0415  # numpy is not loaded for --help
+    from tandemq.run.shards import check_other_stores  # noqa: PLC0415
 
     overrides = _overrides(pairs)
     if name_servers:
         overrides["namesrvAddr"] = name_servers
+    if shards is not None:
+        overrides["shards"] = str(shards)
     config = load_broker_config(
         _read(path), path=path or "the command line", warn=lambda text: log.warning("%s", text), overrides=overrides
     )
     config = with_account_files(config, path, os.environ)
     if config.log_format == "json":
         use_json({"broker": config.broker_name, "broker_id": config.broker_id})
+    elif config.shard_of:
+        use_name(config.broker_name)
+    check_other_stores(config)
+    run = _run_shards if config.shards > 1 else _run_broker
+    run(config, accept_loss=accept_loss, proxy_port=proxy_port, as_json=as_json, while_stdin=while_stdin)
+
+
+def _run_broker(
+    config: "BrokerConfig", *, accept_loss: bool, proxy_port: int | None, as_json: bool, while_stdin: bool
+) -> None:
+    from tandemq.engine import NAME  # noqa: PLC0415  # see `broker`
+    from tandemq.run.broker import BrokerProcess  # noqa: PLC0415
+    from tandemq.run.proxy_beside import ProxyBeside  # noqa: PLC0415
+
     keep_blocks()
     raise_limit()
     manager = ServiceManager.of_environment(os.environ)
@@ -204,6 +230,46 @@ def broker(
     gc.freeze()
     process.run(manager)
     process.close()
+
+
+def _run_shards(
+    config: "BrokerConfig", *, accept_loss: bool, proxy_port: int | None, as_json: bool, while_stdin: bool
+) -> None:
+    from tandemq.run.shards import ShardGroup  # noqa: PLC0415  # see `broker`
+
+    manager = ServiceManager.of_environment(os.environ)
+    manager.starting(f"starting {config.shards} shards")
+    group = ShardGroup(config, accept_loss=accept_loss, proxy_port=proxy_port)
+    _stop_on_signal(_in_order(group.stop), manager, while_stdin=while_stdin)
+    try:
+        group.open()
+    except BaseException:
+        group.close()
+        raise
+    if not group.is_stopping:
+        _print_shards(config, group, as_json=as_json)
+    group.run(manager)
+
+
+def _print_shards(config: "BrokerConfig", group: "ShardGroup", *, as_json: bool) -> None:
+    proxy = "" if group.beside is None else group.beside.address
+    _print_ready(
+        "\n".join(
+            f"tandemq broker {shard.name}/{config.broker_id} at {shard.address}, store {shard.startup['store']}"
+            for shard in group.shards
+        )
+        + (f"\nmetrics http://{group.metrics_address}/metrics" if group.metrics_address else "")
+        + (f"\ngRPC {proxy}" if proxy else ""),
+        {
+            "brokerName": config.broker_name,
+            "brokerId": config.broker_id,
+            "address": group.shards[0].address,
+            "shards": [{**shard.startup, "metrics": ""} for shard in group.shards],
+            "metrics": group.metrics_address,
+            "proxy": proxy,
+        },
+        as_json=as_json,
+    )
 
 
 @click.command()

@@ -185,6 +185,11 @@ class BrokerConfig(MonitoringConfig):
     configuration."""
     zone: str = _setting("brokerZone", "")
     """Zone of the broker, such as a data centre; producers with a `zone` prefer the groups of their own zone."""
+    shards: int = _setting("shards", 1)
+    """Number of brokers, each a process, that run on this machine with these settings (`tandemq broker --shards`). See
+    docs/guides/sizing.md, "Shards"."""
+    shard_of: str = _setting("shardOf", "")
+    """`brokerName` of the settings of which this broker is a shard; set by the process that starts the shards."""
 
     # Addresses, ports and connections.
     bind_address: str = _setting("bindAddress", "0.0.0.0")

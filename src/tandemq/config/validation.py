@@ -33,6 +33,7 @@ WEIGHT_MAX = 1_000_000
 ZONE_CHARACTERS_MAX = 255
 PORT_MAX = 65_535
 PROCESSES_MAX = 256
+SHARDS_MAX = 64
 REGISTER_MS_MAX = 60_000
 TAKEOVER_CHECKS_MAX = 30
 CLASSIC_FRAME_BYTES_MAX = 4 * MEBIBYTE - 12
@@ -141,6 +142,10 @@ def _identity_problems(config: BrokerConfig) -> Iterator[Problem]:
         yield "weight", f"{config.weight} is outside 0 to {WEIGHT_MAX}"
     if len(config.zone) > ZONE_CHARACTERS_MAX or not config.zone.isprintable():
         yield "zone", f"{config.zone[:64]!r} is not a valid zone; at most {ZONE_CHARACTERS_MAX} printable characters"
+    if not 1 <= config.shards <= SHARDS_MAX:
+        yield "shards", f"{config.shards} is outside 1 to {SHARDS_MAX}"
+    if config.shard_of and not _NAME.match(config.shard_of):
+        yield "shard_of", f"{config.shard_of[:64]!r} is not a valid name of a broker"
     if not 0 <= config.permission <= 15:
         yield "permission", f"{config.permission} is not a permission; 4 is read, 2 is write, 6 is both"
 

@@ -47,6 +47,8 @@ class ServiceManager:
             watchdog_us: timeout of its watchdog; 0: it has none.
         """
         self.report_ns = watchdog_us * 1000 // REPORTS_PER_TIMEOUT or REPORT_NS
+        self.timeout_ns = watchdog_us * 1000
+        """Timeout of its watchdog; 0: it has none."""
         self._has_watchdog = watchdog_us > 0
         self._is_ready = self._is_stopping = False
         self._status = ""

@@ -58,6 +58,8 @@ class Child:
 
     program: tuple[str, ...] = ("-m", "tandemq")
     """Python's arguments; tests replace them by a wrapper that makes system calls fail."""
+    start_seconds = START_SECONDS
+    stop_seconds = STOP_SECONDS
 
     def __init__(self, name: str, directory: Path, arguments: Callable[[], list[str]]) -> None:
         """Create the child without starting it. `arguments` returns the arguments of `tandemq`, at each start."""
@@ -116,7 +118,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env={**_environment(), "PYTHONUNBUFFERED": "1"},
+                env={**_environment(), **self.variables(), "PYTHONUNBUFFERED": "1"},
             )
         self._process = process
         self._is_ready = False
@@ -126,11 +128,15 @@ class Child:
         """Wait until the child is ready. Raises as `start`."""
         process = self._process
         assert process is not None and process.stdout is not None, "spawn first"
-        first = _line_within(process.stdout, START_SECONDS)
+        first = _line_within(process.stdout, self.start_seconds)
         if not first:
             raise self.did_not_start(process)
         self.startup = json.loads(first)
         self._is_ready = True
+
+    def variables(self) -> Mapping[str, str]:
+        """Return variables of its environment besides those of this process."""
+        return {}
 
     def open_log(self) -> contextlib.AbstractContextManager[IO[bytes] | None]:
         """Open the file of its standard error stream; None: that of this process."""
@@ -166,14 +172,14 @@ class Child:
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> bool:
-        """Stop the child cleanly; kill it after STOP_SECONDS. Does nothing if it is not running.
+        """Stop the child cleanly; kill it after `stop_seconds`. Does nothing if it is not running.
 
         Returns whether it exited cleanly.
         """
         self.signal_stop()
         if self._process is not None:
             try:
-                self._process.wait(STOP_SECONDS)
+                self._process.wait(self.stop_seconds)
             except subprocess.TimeoutExpired:
                 self._process.kill()
         code = self.end()

@@ -397,3 +397,13 @@ def test_text_names_the_level_and_fits_the_terminal(run: Run, tmp_path: Path, mo
     quiet = run("doctor", "--config", path, "--namesrv", "127.0.0.1:1", "--quiet", code=3).stdout
     assert not [line for line in quiet.splitlines() if line.startswith("ok ")]
     assert quiet.splitlines()[-1] == shown.splitlines()[-1]
+
+
+def test_ports_of_all_shards_are_checked() -> None:
+    config = BrokerConfig(bind_address="127.0.0.1", shards=2, listen_port=29_911, metrics_port=25_557)
+    found = list(settings_findings(config, is_running=False))
+    ports = [finding.where for finding in found if finding.check == "port"]
+    numbers = (29_911, 29_909, 29_912, 29_921, 29_919, 29_922, 25_557)
+    assert [where.partition(" ")[0] for where in ports] == [f"127.0.0.1:{port}" for port in numbers]
+    overlapping = list(settings_findings(replace(config, ha_port=29_921), is_running=False))
+    assert (PROBLEM, "shards") in faults(overlapping)

@@ -78,6 +78,7 @@ class FailoverProcessor(Feature):
             "version": __version__,
             "isOpen": config.is_open,
             "hasOpenMetrics": config.has_open_metrics,
+            "shardOf": config.shard_of,
         }
         if role is not None:
             table |= _status_table(role.member.status(now), now) | {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tandemq.cli.doctor.findings import DoctorFinding, ok, problem, warning
 from tandemq.config.settings import BrokerConfig
+from tandemq.config.shards import shard_configs
 from tandemq.errors import ConfigError
 from tandemq.run.ports import FAST_PORT_DISTANCE
 
@@ -37,8 +38,15 @@ _CERTIFICATES = {
 
 def settings_findings(config: BrokerConfig, *, is_running: bool) -> Iterator[DoctorFinding]:
     """Check a broker's settings; `is_running`: whether a broker has locked its store."""
-    for setting, port, address in ports_of(config):
-        yield _port(setting, port, address, is_running=is_running)
+    try:
+        shards = shard_configs(config) if config.shards > 1 else [config]
+    except ConfigError as error:
+        yield problem("shards", f"shards = {config.shards}", str(error.args[0]), error.hint)
+    else:
+        for setting, port, address in (found for shard in shards for found in ports_of(shard)):
+            yield _port(setting, port, address, is_running=is_running)
+        if config.shards > 1 and config.scrape_port > 0:
+            yield _port("metricsPort", config.scrape_port, config.metrics_bind_address, is_running=is_running)
     yield from _files(config)
     yield from _access(config)
     yield from _advertised(config)

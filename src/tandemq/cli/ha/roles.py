@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from tandemq.cli.ha.shards import with_other_shards
 from tandemq.cli.support.members import (
     FoundBroker,
     Group,
@@ -50,7 +51,12 @@ def _group(name: str | None, search: GroupSearch) -> Group:
     if len(groups) > 1:
         names = ", ".join(group.name for group in groups)
         raise ConfigError(f"these addresses belong to several groups: {names}", hint="name one of them with --broker")
-    group, name = groups[0], groups[0].name
+    return _with_roles(groups[0])
+
+
+def _with_roles(group: Group) -> Group:
+    """Return a group whose roles can change. Raises as `_group`."""
+    name = group.name
     if not group.has_registry:
         if all(found.failover is None for found in group.members):
             raise LocalError(f"no broker of group {name} answers", hint="are they running?")
@@ -88,27 +94,74 @@ def _order(member: FoundBroker, code: RequestCode, *, seconds: float = COMMAND_S
     help="Instead of --to: from the broker of --address to another member in sync, the highest priority first. Does "
     "nothing if that broker is not the master, so that every member can run it before it stops.",
 )
+@click.option("--shards", is_flag=True, help="Also in the groups of all other shards of these machines.")
 @search_options
 @json_option
-def switch(broker: str | None, target: int | None, away: bool, search: GroupSearch, as_json: bool) -> None:
+def switch(
+    broker: str | None, target: int | None, away: bool, shards: bool, search: GroupSearch, as_json: bool
+) -> None:
     """Make another member of a group the master, and wait until it accepts messages.
 
     No message is lost, and sends that clients retry succeed. Refused, with the reason, while the target is not in sync.
     In slave-consume the configured master returns at the next start: change it with ha config, too.
+
+    With --shards nothing is done if the target is not in sync in one of the groups.
     """
     if away == (target is not None):
         raise ConfigError("either --to or --away is needed", hint="--to ID names the new master")
     leaving = _leaving(broker, search) if away else None
     group = _group(broker, search)
-    master = group.master
-    if leaving is not None and (master is None or master.broker_id != leaving):
-        _show_switch({"broker": group.name, "from": leaving, "to": None}, "is not the master", as_json=as_json)
+    if not shards:
+        outcome = _switched(group, target, leaving)
+        show_json(outcome) if as_json else click.echo(_switch_text(outcome))
         return
-    if master is None:
+    groups = with_other_shards(group, search)
+    if target is not None:
+        for other in groups:
+            _check_target(other, target)
+    outcomes = []
+    for other in groups:
+        outcomes.append(_switched(other, target, leaving))
+        if not as_json:
+            click.echo(_switch_text(outcomes[-1]))
+    if as_json:
+        show_json(outcomes)
+
+
+def _check_target(group: Group, target: int) -> None:
+    """Check that a shard's group can have this master now.
+
+    Raises:
+        ConfigError: its roles are fixed by settings.
+        LocalError: it has no master.
+        RemoteError: the target is not in sync.
+    """
+    master = _master(_with_roles(group))
+    if target not in (master.failover or {}).get("inSync", ()):
+        raise RemoteError(f"{group.name}: broker {target} is not in sync; no group is switched")
+
+
+def _master(group: Group) -> FoundBroker:
+    """Return the active master of a group. Raises LocalError if it has none."""
+    if group.master is None:
         raise LocalError(
             f"group {group.name} has no active master",
             hint="tandemq ha status shows why; tandemq ha force-master replaces a master that is lost for good",
         )
+    return group.master
+
+
+def _switched(group: Group, target: int | None, leaving: int | None) -> dict[str, Any]:
+    """Switch the master of a group, and return the outcome.
+
+    Args:
+        group: the group.
+        target: id of the new master; None: another than `leaving`.
+        leaving: id of the member that is to be the master no longer.
+    """
+    if leaving is not None and (group.master is None or group.master.broker_id != leaving):
+        return {"seconds": 0.0, "text": "is not the master", "broker": group.name, "from": leaving, "to": None}
+    master = _master(group)
     began = time.monotonic()
     if target is None:
         target, text = _switch_away(master)
@@ -118,17 +171,14 @@ def switch(broker: str | None, target: int | None, away: bool, search: GroupSear
     seconds = round(time.monotonic() - began, 3)
     if not serves:
         raise LocalError(f"{text}; it does not accept messages yet", hint="tandemq ha status shows why")
-    outcome = {"broker": group.name, "from": master.broker_id, "to": target, "seconds": seconds, "text": text}
-    _show_switch(outcome, f"{text}; it accepts messages {seconds:.2f} s after the command", as_json=as_json)
+    return {"broker": group.name, "from": master.broker_id, "to": target, "seconds": seconds, "text": text}
 
 
-def _show_switch(outcome: dict[str, Any], text: str, *, as_json: bool) -> None:
-    if as_json:
-        show_json({"seconds": 0.0, "text": text, **outcome})
-    elif outcome["to"] is None:
-        click.echo(f"{outcome['broker']}: broker {outcome['from']} {text}; nothing is done")
-    else:
-        click.echo(f"{outcome['broker']}: {text}")
+def _switch_text(outcome: dict[str, Any]) -> str:
+    if outcome["to"] is None:
+        return f"{outcome['broker']}: broker {outcome['from']} {outcome['text']}; nothing is done"
+    after = f"it accepts messages {outcome['seconds']:.2f} s after the command"
+    return f"{outcome['broker']}: {outcome['text']}; {after}"
 
 
 def _leaving(broker: str | None, search: GroupSearch) -> int:

@@ -11,6 +11,7 @@ import click
 
 from tandemq.cli.ha.health import faults_of, registry_problem, verdict
 from tandemq.cli.ha.scrub import damage_rows, health_columns, show_damages, try_log_health
+from tandemq.cli.ha.shards import machine_rows
 from tandemq.cli.support.exit_codes import EXIT_FAILED
 from tandemq.cli.support.members import (
     FoundBroker,
@@ -46,9 +47,10 @@ _LESS = (
 
 @click.command()
 @click.option("--broker", shell_complete=complete_brokers, help="Only this broker group.")
+@click.option("--shards", is_flag=True, help="Show each shard of a machine, not one line for all of them.")
 @search_options
 @table_options
-def status(broker: str | None, search: GroupSearch, as_json: bool) -> int:
+def status(broker: str | None, shards: bool, search: GroupSearch, as_json: bool) -> int:
     """Show roles, permissions with reasons, log ends, lag, both ends of each replication connection, and log damage.
 
     The first line is the verdict of `tandemq ha check`; it does not affect the exit code. Exit code 1: no broker was
@@ -56,11 +58,11 @@ def status(broker: str | None, search: GroupSearch, as_json: bool) -> int:
     """
     asked = asked_at(search.addresses)
     if asked or not search.addresses:
-        _show(groups_of(search.name_servers, search.registry, broker, asked), as_json=as_json)
+        _show(groups_of(search.name_servers, search.registry, broker, asked), has_shards=shards, as_json=as_json)
     return EXIT_FAILED if len(asked) < len(search.addresses) else 0
 
 
-def _show(groups: list[Group], *, as_json: bool) -> None:
+def _show(groups: list[Group], *, has_shards: bool, as_json: bool) -> None:
     by_group = {group.name: group_rows(group) for group in groups}
     rows = [row for of_group in by_group.values() for row in of_group]
     if as_json:
@@ -69,17 +71,26 @@ def _show(groups: list[Group], *, as_json: bool) -> None:
     faults = {group.name: faults_of(group, by_group[group.name]) for group in groups}
     echo_wrapped(verdict(faults, len(rows)))
     click.echo()
-    links = [{"broker": row["broker"]} | link for row in rows for link in row.pop("slaves")]
+    names = [group.shard_of for group in groups]
+    joined = {name for name in names if name and names.count(name) > 1 and not has_shards}
+    links = [
+        {"broker": row["broker"]} | link for row in rows for link in row.pop("slaves") if row["shardOf"] not in joined
+    ]
     damages = [damage for row in rows for damage in damage_rows(row["broker"], row["id"], row.pop("log"))]
     for row in rows:
         del row["failover"], row["registered"], row["refusing"]
+    rows = machine_rows(rows) if joined else rows
+    for row in rows:
+        del row["shardOf"]
     show_rows(rows, as_json=False, less=_LESS)
     if links:
         click.echo("\nAs the masters see their slaves:\n")
         show_rows(links, as_json=False, less=("lastWriteS", "lastReadS", "secured", "ackedOffset"))
     for group in groups:
-        if group.has_registry:
+        if group.has_registry and group.shard_of not in joined:
             _show_group(group)
+    if joined:
+        click.echo("\n--shards shows each shard.")
     show_damages(damages)
 
 
@@ -99,7 +110,7 @@ def group_rows(group: Group) -> list[dict[str, Any]]:
         for broker_id in group.missing
         if all(row["id"] != broker_id for row in rows)
     ]
-    return sorted(rows + gone, key=lambda row: row["id"])
+    return [row | {"shardOf": group.shard_of} for row in sorted(rows + gone, key=lambda row: row["id"])]
 
 
 def _empty(broker: str, broker_id: int, address: str) -> dict[str, Any]:

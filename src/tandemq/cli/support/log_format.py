@@ -77,6 +77,12 @@ def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
         index += 1
 
 
+def use_name(name: str) -> None:
+    """Log lines of text with a name from now on: several processes write to one stream."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(BoundedFormatter(f"%(asctime)s %(levelname)s {name.replace('%', '%%')}: %(message)s"))
+
+
 def use_json(constant: Mapping[str, object]) -> None:
     """Log JSON lines from now on."""
     for handler in logging.getLogger().handlers:

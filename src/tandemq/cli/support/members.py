@@ -82,6 +82,11 @@ class Group:
         return any(found.has_registry for found in self.members)
 
     @property
+    def shard_of(self) -> str:
+        """The name of the settings whose shard its members are; "" if they are none."""
+        return next((name for found in self.members if (name := (found.failover or {}).get("shardOf"))), "")
+
+    @property
     def master(self) -> FoundBroker | None:
         """The active master; if two members claim to be, the one with the higher epoch."""
         masters = [found for found in self.members if found.is_master]

@@ -25,10 +25,11 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from time import monotonic_ns
+from typing import Protocol
 
 from isal import igzip
 
-from tandemq.real.monitoring.metered_node import Answer, MeteredNode, Question, QuestionKind
+from tandemq.real.monitoring.metered_node import Answer, Question, QuestionKind
 from tandemq.real.network.addresses import text_of
 from tandemq.real.network.listening import bind, cannot_listen
 from tandemq.refusals import Refusals
@@ -54,6 +55,17 @@ _PATHS = ("/metrics", "/healthz", "/-/healthy", "/readyz")
 _CHALLENGES = ("Bearer", 'Basic realm="tandemq"')
 Admits = Callable[[str], bool]
 """Whether the header `Authorization` of a request, "" if it has none, has credentials."""
+
+
+class Answering(Protocol):
+    """What is monitored: it answers questions of the listener's thread."""
+
+    @property
+    def last_turn_ns(self) -> int:
+        """When it was last seen alive, monotonic."""
+
+    def ask(self, question: Question) -> None:
+        """Ask; the reply may come from any thread."""
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -125,7 +137,7 @@ class _Asked:
 class MonitoringListener:
     """The server. `open` binds, `start` begins to answer, `close` ends it."""
 
-    def __init__(self, address: str, port: int, node: MeteredNode, admits: Admits | None = None) -> None:
+    def __init__(self, address: str, port: int, node: Answering, admits: Admits | None = None) -> None:
         """Bind the port; 0 for any free one. `port` then has its number. `admits`: None if no credentials are needed.
 
         Raises:
@@ -337,7 +349,7 @@ class MonitoringListener:
             self._node.ask(Question(kind, self._reply))
 
     def _reply(self, answer: Answer) -> None:
-        """Take an answer, on the loop's thread."""
+        """Take an answer, on any thread."""
         self._replies.append(answer)
         self._wake()
 
