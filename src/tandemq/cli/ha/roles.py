@@ -31,6 +31,8 @@ FORCE_SECONDS = 120.0
 """The same for a forced takeover: the broker gives up after 15 s, with the longest session and most checks 101 s."""
 SERVE_SECONDS = 5.0
 POLL_SECONDS = 0.02
+WAIT_POLL_SECONDS = 0.5
+"""Pause before a refused switch is repeated."""
 
 broker_option = click.option(
     "--broker", shell_complete=complete_brokers, help="Broker group; not needed with --address."
@@ -88,9 +90,18 @@ def _order(member: FoundBroker, code: RequestCode, *, seconds: float = COMMAND_S
     help="Instead of --to: from the broker of --address to another member in sync, the highest priority first. Does "
     "nothing if that broker is not the master, so that every member can run it before it stops.",
 )
+@click.option(
+    "--wait",
+    "wait_s",
+    default=0.0,
+    type=click.FloatRange(0, 3_600),
+    help="For how many seconds to repeat what is refused: no other member is in sync, the registry does not answer.",
+)
 @search_options
 @json_option
-def switch(broker: str | None, target: int | None, away: bool, search: GroupSearch, as_json: bool) -> None:
+def switch(
+    broker: str | None, target: int | None, away: bool, wait_s: float, search: GroupSearch, as_json: bool
+) -> None:
     """Make another member of a group the master, and wait until it accepts messages.
 
     No message is lost, and sends that clients retry succeed. Refused, with the reason, while the target is not in sync.
@@ -98,12 +109,33 @@ def switch(broker: str | None, target: int | None, away: bool, search: GroupSear
     """
     if away == (target is not None):
         raise ConfigError("either --to or --away is needed", hint="--to ID names the new master")
-    leaving = _leaving(broker, search) if away else None
+    until = time.monotonic() + wait_s
+    outcome: dict[str, Any] | None = None
+    while outcome is None:
+        leaving = _leaving(broker, search) if away else None
+        try:
+            outcome = _switch(broker, target, leaving, search)
+        except (LocalError, RemoteError, NetworkError) as error:
+            is_final = isinstance(error, ConfigError) or getattr(error, "code", None) == ResponseCode.NO_PERMISSION
+            if is_final or time.monotonic() + WAIT_POLL_SECONDS >= until:
+                raise
+            time.sleep(WAIT_POLL_SECONDS)
+    _show_switch(outcome, as_json=as_json)
+
+
+def _switch(broker: str | None, target: int | None, leaving: FoundBroker | None, search: GroupSearch) -> dict[str, Any]:
+    """Move the mastership to a member, or away from one; return the outcome as it is shown with --json.
+
+    Raises:
+        TandemError: it was refused, or the outcome is unknown.
+    """
+    nothing = {"seconds": 0.0, "text": "is not the master", "to": None}
+    if leaving is not None and not leaving.is_master and leaving.has_registry:
+        return {**nothing, "broker": leaving.broker, "from": leaving.broker_id}
     group = _group(broker, search)
     master = group.master
-    if leaving is not None and (master is None or master.broker_id != leaving):
-        _show_switch({"broker": group.name, "from": leaving, "to": None}, "is not the master", as_json=as_json)
-        return
+    if leaving is not None and (master is None or master.broker_id != leaving.broker_id):
+        return {**nothing, "broker": group.name, "from": leaving.broker_id}
     if master is None:
         raise LocalError(
             f"group {group.name} has no active master",
@@ -118,24 +150,24 @@ def switch(broker: str | None, target: int | None, away: bool, search: GroupSear
     seconds = round(time.monotonic() - began, 3)
     if not serves:
         raise LocalError(f"{text}; it does not accept messages yet", hint="tandemq ha status shows why")
-    outcome = {"broker": group.name, "from": master.broker_id, "to": target, "seconds": seconds, "text": text}
-    _show_switch(outcome, f"{text}; it accepts messages {seconds:.2f} s after the command", as_json=as_json)
+    return {"broker": group.name, "from": master.broker_id, "to": target, "seconds": seconds, "text": text}
 
 
-def _show_switch(outcome: dict[str, Any], text: str, *, as_json: bool) -> None:
+def _show_switch(outcome: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        show_json({"seconds": 0.0, "text": text, **outcome})
+        show_json(outcome)
     elif outcome["to"] is None:
-        click.echo(f"{outcome['broker']}: broker {outcome['from']} {text}; nothing is done")
+        click.echo(f"{outcome['broker']}: broker {outcome['from']} {outcome['text']}; nothing is done")
     else:
-        click.echo(f"{outcome['broker']}: {text}")
+        seconds = outcome["seconds"]
+        click.echo(f"{outcome['broker']}: {outcome['text']}; it accepts messages {seconds:.2f} s after the command")
 
 
-def _leaving(broker: str | None, search: GroupSearch) -> int:
-    """Return the id of the broker that is to be no master any more. Raises as `required_at`."""
+def _leaving(broker: str | None, search: GroupSearch) -> FoundBroker:
+    """Return the broker that is to be no master any more. Raises as `required_at`."""
     if len(search.addresses) != 1:
         raise ConfigError("--away needs one --address", hint="the broker that is about to stop, HOST:PORT")
-    return required_at(search.addresses, broker)[0].broker_id
+    return required_at(search.addresses, broker)[0]
 
 
 def _switch_away(master: FoundBroker) -> tuple[int, str]:
