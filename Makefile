@@ -35,7 +35,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all help setup setup-spark packages fmt check docs reference test test-python services mutations spark demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel deb image packaging release release-check install-check arm source-date lock clean
+.PHONY: all help setup setup-spark packages fmt check docs reference test test-python services mutations spark demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel deb image packaging release release-check install-check newcomers arm source-date lock clean
 
 all: check test  ## check + test (the default)
 
@@ -95,7 +95,7 @@ check: $(SPARK)  ## format, lint, types, the project's own rules and the documen
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy $(TYPED)
-	$(PYTEST) -q tests/test_tidy.py tests/test_docs.py
+	$(PYTEST) -q tests/test_tidy.py tests/test_docs.py $(TIMES)
 
 docs: $(DOCS)  ## the documentation site, in build/site; a broken link or anchor fails
 	$(PY) -m tools.reference
@@ -203,6 +203,10 @@ install-check:  ## install the files of dist/ in new environments with all extra
 		$(or $(extra:%=--extra %),--extra console --extra proxy --extra spark) \
 		$(or $(files),dist/tandemq-*-py3-none-any.whl dist/tandemq-*.tar.gz)
 
+# Roots, servers and environments of their own; it says what this machine cannot run.
+newcomers:  ## a new user's first message by one page each: Python and make, Debian, Java, Spark, image; k=name selects; root
+	$(or $(shell PYTHON='$(PYTHON)' sh tools/find_python.sh),python3) -m tools.newcomers $(k)
+
 arm: $(READY)  ## compile the engine for ARM64, and run its tests under qemu; root and some packages
 	$(PY) -m tools.arm64
 
@@ -216,7 +220,7 @@ deb:  ## the Debian package, in dist/
 image: needs-image  ## the image of all servers without a registry, in dist/ (root)
 	/usr/bin/python3 -m tools.image
 
-packaging: needs-packaging $(READY)  ## the Debian package and the image, built and run in roots of their own (root), and the Helm chart; k=name selects
+packaging: needs-packaging $(READY)  ## the Debian package and the image, built and run in roots of their own (root), the Helm chart, a full disk; k=name selects
 	$(PYTEST) tests/packaging -o faulthandler_timeout=0 $(TIMES) $(CHOSEN)
 
 lock:  ## resolve the dependencies of pyproject.toml into the lock files

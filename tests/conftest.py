@@ -1,14 +1,17 @@
 """What every test gets: a Hypothesis profile that does not depend on the machine, and nothing left open unnoticed.
 
-A run with `--durations-to` writes to a file how long the tests of each directory and each test took, the longest first.
+A run with `--durations-to` writes to a file how long the tests of each directory and each test took, the longest first;
+one that selects no tests by name also leaves its outcome beside it, for tools/tested.py.
 """
 
 import functools
 import gc
 import itertools
+import json
 import os
 import signal
 import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from multiprocessing.process import BaseProcess
@@ -28,6 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+BEGUN = time.monotonic()
 ROOT = Path(__file__).parent
 OF_SYSTEMS = tuple(ROOT / name for name in ("spark", "blackbox", "interop", "browser", "clusters", "packaging"))
 """Directories whose tests start processes."""
@@ -105,6 +109,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(lines), encoding="utf-8")
     terminalreporter.write_line(f"seconds of all tests: {path}")
+    if not config.option.keyword:
+        count = {name: len(terminalreporter.getreports(name)) for name in ("passed", "failed", "error")}
+        outcome = {
+            "passed": count["passed"],
+            "failed": count["failed"] + count["error"],
+            "seconds": round(time.monotonic() - BEGUN),
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        }
+        path.with_suffix(".json").write_text(json.dumps(outcome), encoding="utf-8")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@
     console-api.md  every operation of the console's JSON API; tools/console_api.py
     codes.md        every request code, from the docstrings in `tandemq.model.codes`
     spark-options.md  every option of the formats for Spark, from the tables in `tandemq.spark.sources`
+    tests.md        kinds of tests, their numbers and last figures, versions of peers; tools/tested.py
 
 `make reference` and `make docs` write them, and git ignores them. tests/test_docs.py fails when something has no
 description.
@@ -31,6 +32,7 @@ from tandemq.config.settings import BrokerConfig, MonitoringConfig, NameServerCo
 from tandemq.model import codes
 from tandemq.spark.sources.cluster import kafka_options
 from tandemq.telemetry.families import Family
+from tools import tested
 from tools.console_api import api_page
 from tools.dashboards import alert_rules
 
@@ -308,6 +310,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "console-api.md": api_page,
     "codes.md": codes_page,
     "spark-options.md": options_page,
+    "tests.md": tested.page,
 }
 
 

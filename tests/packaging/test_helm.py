@@ -165,7 +165,7 @@ def test_commands_exist(values: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
         words = [re.sub(r"=/(etc|run)/tandemq/.*", f"={here}", word) for word in container["args"]]
         words = ["--set=brokerId=0" if word == "--set=brokerId=$(BROKER_ID)" else word for word in words]
         names.add(parsed(words).command.name)
-        if container["name"] == "broker":
+        if container["name"] == "broker" and "lifecycle" in container:
             hook = container["lifecycle"]["preStop"]["exec"]["command"]
             assert hook[0] == "tandemq"
             assert parsed(hook[1:]).command.name == "switch"
@@ -216,7 +216,10 @@ def test_members_have_what_their_number_needs(tmp_path: Path) -> None:
     assert "mappedFileSizeCommitLog=1073741824" in texts["broker-b.conf"].splitlines()
     assert "autoCreateTopicEnable=true" in texts["broker-a.conf"].splitlines()
     assert "autoCreateTopicEnable=false" in texts["broker-b.conf"].splitlines()
-    single = files(rendered(tmp_path, {"groups": [SINGLE]}))["broker-a.conf"].splitlines()
+    assert [each["lifecycle"]["preStop"] for each in containers(objects) if each["name"] == "broker"]
+    objects = rendered(tmp_path, {"groups": [SINGLE]})
+    assert not [each for each in containers(objects) if "lifecycle" in each], "a single member cannot hand over"
+    single = files(objects)["broker-a.conf"].splitlines()
     assert {"inSyncReplicas=1", "minInSyncReplicas=1"} <= set(single)
 
 

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,14 @@ def test_master_without_another_member_in_sync_stays_the_master(run: Run, electe
         words = ["ha", "switch", "--away", "--address", master.address, "-n", elected.name_servers]
         assert "no other member of group broker-a is in sync" in run(*words, code=1).output
         assert elected.master().broker_id == master.broker_id
+        # Repeated until the other member is back.
+        with ThreadPoolExecutor(1) as beside:
+            started = beside.submit(slave.start)
+            assert json.loads(run(*words, "--wait", 300, "--json").stdout)["to"] == slave.broker_id
+            started.result()
     finally:
-        slave.start()
+        if not slave.is_running:
+            slave.start()
         elected.wait_in_sync()
 
 

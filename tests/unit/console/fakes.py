@@ -138,6 +138,10 @@ class FakeAdmin:
         self.calls.append(("all_progress",))
         return self.groups_progress
 
+    async def group_progress(self, group: str) -> dict[MessageQueue, ConsumeProgress]:
+        self.calls.append(("group_progress", group))
+        return self.groups_progress.get(group, {})
+
     async def message_counts(self, topics: Mapping[str, Collection[str]]) -> dict[str, int]:
         self.calls.append(("message_counts", *topics))
         return {topic: sum(one.topic == topic for one in self.messages) for topic in topics}

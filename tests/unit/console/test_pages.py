@@ -184,6 +184,45 @@ def test_group_shows_queues_and_chart(browser_of: BrowserOf, console: Console) -
     assert browser.get("/consumers/nothing").status_code == 404
 
 
+def test_page_of_a_group_asks_for_that_group_only(browser_of: BrowserOf, cluster: FakeAdmin) -> None:
+    """The progress of thousands of groups takes a second."""
+
+    def asked() -> list[tuple[Any, ...]]:
+        found = [call for call in cluster.calls if call[0] in ("all_progress", "group_progress")]
+        cluster.calls.clear()
+        return found
+
+    browser = browser_of("viewer")
+    for _ in range(2):
+        assert "Orders" in browser.get("/consumers/billing").text
+    assert asked() == [("group_progress", "billing")]
+    browser.get("/topics/Orders")
+    assert asked() == []
+    browser.get("/consumers")
+    browser.get("/consumers/idle")
+    assert asked() == [("all_progress",)], "a new table has it"
+
+
+def test_topic_with_many_groups_asks_for_all_at_once(browser_of: BrowserOf, cluster: FakeAdmin) -> None:
+    groups = {f"g{n}": {QUEUE: ConsumeProgress(5, 5, 1)} for n in range(topics_and_groups.SINGLE_MAX)}
+    cluster.groups_progress |= groups
+    assert "g7" in browser_of("viewer").get("/topics/Orders").text
+    assert [call for call in cluster.calls if "progress" in str(call[0])] == [("all_progress",)]
+
+
+def test_group_that_was_deleted_elsewhere_is_not_found(
+    browser_of: BrowserOf, cluster: FakeAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    fake = SimpleNamespace(monotonic=lambda: clock[0], time_ns=lambda: 0)
+    monkeypatch.setattr(topics_and_groups, "time", fake)
+    browser = browser_of("viewer")
+    assert browser.get("/consumers/billing").status_code == 200
+    del cluster.groups_progress["billing"]
+    clock[0] += topics_and_groups.FRESH_S + 1
+    assert browser.get("/consumers/billing").status_code == 404
+
+
 def test_reset_is_previewed_and_needs_the_name(browser_of: BrowserOf, cluster: FakeAdmin, audit: Audit) -> None:
     browser = browser_of("operator")
     page = browser.get("/consumers/billing/offsets?topic=Orders&to=offset&offset=0").text

@@ -32,6 +32,8 @@ FORCE_SECONDS = 120.0
 """The same for a forced takeover: the broker gives up after 15 s, with the longest session and most checks 101 s."""
 SERVE_SECONDS = 5.0
 POLL_SECONDS = 0.02
+WAIT_POLL_SECONDS = 0.5
+"""Pause before a refused switch is repeated."""
 
 broker_option = click.option(
     "--broker", shell_complete=complete_brokers, help="Broker group; not needed with --address."
@@ -95,10 +97,17 @@ def _order(member: FoundBroker, code: RequestCode, *, seconds: float = COMMAND_S
     "nothing if that broker is not the master, so that every member can run it before it stops.",
 )
 @click.option("--shards", is_flag=True, help="Also in the groups of all other shards of these machines.")
+@click.option(
+    "--wait",
+    "wait_s",
+    default=0.0,
+    type=click.FloatRange(0, 3_600),
+    help="For how many seconds to repeat what is refused: no other member is in sync, the registry does not answer.",
+)
 @search_options
 @json_option
 def switch(
-    broker: str | None, target: int | None, away: bool, shards: bool, search: GroupSearch, as_json: bool
+    broker: str | None, target: int | None, away: bool, shards: bool, wait_s: float, search: GroupSearch, as_json: bool
 ) -> None:
     """Make another member of a group the master, and wait until it accepts messages.
 
@@ -109,23 +118,43 @@ def switch(
     """
     if away == (target is not None):
         raise ConfigError("either --to or --away is needed", hint="--to ID names the new master")
-    leaving = _leaving(broker, search) if away else None
+    until = time.monotonic() + wait_s
+    outcomes: list[dict[str, Any]] = []
+    while not outcomes:
+        leaving = _leaving(broker, search) if away else None
+        try:
+            outcomes = _switch(broker, target, leaving, search, shards=shards)
+        except (LocalError, RemoteError, NetworkError) as error:
+            is_final = isinstance(error, ConfigError) or getattr(error, "code", None) == ResponseCode.NO_PERMISSION
+            if is_final or time.monotonic() + WAIT_POLL_SECONDS >= until:
+                raise
+            time.sleep(WAIT_POLL_SECONDS)
+    if as_json:
+        show_json(outcomes if shards else outcomes[0])
+    else:
+        click.echo("\n".join(map(_switch_text, outcomes)))
+
+
+def _switch(
+    broker: str | None, target: int | None, leaving: FoundBroker | None, search: GroupSearch, *, shards: bool
+) -> list[dict[str, Any]]:
+    """Move the mastership to a member, or away from one; return the outcome of each group as --json shows it.
+
+    Raises:
+        TandemError: it was refused, or the outcome is unknown.
+    """
+    if leaving is not None and not shards and not leaving.is_master and leaving.has_registry:
+        return [_nothing(leaving.broker, leaving.broker_id)]
     group = _group(broker, search)
-    if not shards:
-        outcome = _switched(group, target, leaving)
-        show_json(outcome) if as_json else click.echo(_switch_text(outcome))
-        return
-    groups = with_other_shards(group, search)
-    if target is not None:
+    groups = with_other_shards(group, search) if shards else [group]
+    if shards and target is not None:
         for other in groups:
             _check_target(other, target)
-    outcomes = []
-    for other in groups:
-        outcomes.append(_switched(other, target, leaving))
-        if not as_json:
-            click.echo(_switch_text(outcomes[-1]))
-    if as_json:
-        show_json(outcomes)
+    return [_switched(other, target, None if leaving is None else leaving.broker_id) for other in groups]
+
+
+def _nothing(group: str, leaving: int) -> dict[str, Any]:
+    return {"seconds": 0.0, "text": "is not the master", "broker": group, "from": leaving, "to": None}
 
 
 def _check_target(group: Group, target: int) -> None:
@@ -160,7 +189,7 @@ def _switched(group: Group, target: int | None, leaving: int | None) -> dict[str
         leaving: id of the member that is to be the master no longer.
     """
     if leaving is not None and (group.master is None or group.master.broker_id != leaving):
-        return {"seconds": 0.0, "text": "is not the master", "broker": group.name, "from": leaving, "to": None}
+        return _nothing(group.name, leaving)
     master = _master(group)
     began = time.monotonic()
     if target is None:
@@ -181,11 +210,11 @@ def _switch_text(outcome: dict[str, Any]) -> str:
     return f"{outcome['broker']}: {outcome['text']}; {after}"
 
 
-def _leaving(broker: str | None, search: GroupSearch) -> int:
-    """Return the id of the broker that is to be no master any more. Raises as `required_at`."""
+def _leaving(broker: str | None, search: GroupSearch) -> FoundBroker:
+    """Return the broker that is to be no master any more. Raises as `required_at`."""
     if len(search.addresses) != 1:
         raise ConfigError("--away needs one --address", hint="the broker that is about to stop, HOST:PORT")
-    return required_at(search.addresses, broker)[0].broker_id
+    return required_at(search.addresses, broker)[0]
 
 
 def _switch_away(master: FoundBroker) -> tuple[int, str]:

@@ -21,13 +21,16 @@ TABLE_TIMEOUT_MS = 10_000
 """Timeout of requests with long responses."""
 
 
-def ask_brokers(codes: Mapping[str, RequestCode], timeout_ms: int) -> Steps[dict[str, dict[str, Any] | TandemError]]:
-    """Send a request without fields to each address at once.
+def ask_brokers(
+    codes: Mapping[str, RequestCode], timeout_ms: int, **fields: str
+) -> Steps[dict[str, dict[str, Any] | TandemError]]:
+    """Send a request to each address at once.
 
     Returns:
         the JSON object in each response, or why there is none, by address.
     """
-    answers = yield from ask_all([Invoke(address, request(code), timeout_ms) for address, code in codes.items()])
+    questions = [Invoke(address, request(code, b"", **fields), timeout_ms) for address, code in codes.items()]
+    answers = yield from ask_all(questions)
     return {address: _object(answer) for address, answer in zip(codes, answers, strict=True)}
 
 
@@ -40,11 +43,11 @@ def _object(answer: Command | TandemError) -> dict[str, Any] | TandemError:
         return error
 
 
-def _ask_masters(routes: Routes, code: RequestCode) -> Steps[dict[str, dict[str, Any]]]:
+def _ask_masters(routes: Routes, code: RequestCode, **fields: str) -> Steps[dict[str, dict[str, Any]]]:
     """Return the JSON object of each master, by broker name. Raises the first error."""
     info = yield from cluster_info(routes)
     masters = {name: group.members[min(group.members)] for name, group in info.brokers.items() if group.members}
-    answers = yield from ask_brokers(dict.fromkeys(masters.values(), code), TABLE_TIMEOUT_MS)
+    answers = yield from ask_brokers(dict.fromkeys(masters.values(), code), TABLE_TIMEOUT_MS, **fields)
     found: dict[str, dict[str, Any]] = {}
     for name, address in masters.items():
         answer = answers[address]
@@ -80,11 +83,28 @@ def all_progress(routes: Routes) -> Steps[dict[str, dict[MessageQueue, ConsumePr
             for group, topics in of_group.items():
                 queues = found.setdefault(group, {})
                 for of_topic in topics:
-                    for queue, item in queue_table(of_topic, "offsetTable").items():
-                        queues[queue] = ConsumeProgress(
-                            *numbers(item, "brokerOffset", "consumerOffset", "lastTimestamp")
-                        )
+                    queues |= _progress_in(of_topic)
     return dict(sorted(found.items()))
+
+
+def group_progress(routes: Routes, group: str) -> Steps[dict[MessageQueue, ConsumeProgress]]:
+    """Return the progress of a group at all brokers, as `all_progress` has it; {} if it has no offsets.
+
+    Raises:
+        NetworkError, RemoteError: a broker does not report it.
+    """
+    found: dict[MessageQueue, ConsumeProgress] = {}
+    tables = yield from _ask_masters(routes, RequestCode.GET_CONSUME_STATS, consumerGroup=group)
+    for table in tables.values():
+        found |= _progress_in(table)
+    return found
+
+
+def _progress_in(table: dict[str, Any]) -> dict[MessageQueue, ConsumeProgress]:
+    return {
+        queue: ConsumeProgress(*numbers(item, "brokerOffset", "consumerOffset", "lastTimestamp"))
+        for queue, item in queue_table(table, "offsetTable").items()
+    }
 
 
 def message_counts(routes: Routes, topics: Mapping[str, Collection[str]]) -> Steps[dict[str, int]]:

@@ -336,6 +336,10 @@ class Admin(AsyncClient[Routes]):
         """Return the progress of all groups, by group, with one request per broker group."""
         return await self._run(overview.all_progress(self._routes))
 
+    async def group_progress(self, group: str) -> dict[MessageQueue, ConsumeProgress]:
+        """Return the progress of a group as `all_progress` has it, with one request per broker group."""
+        return await self._run(overview.group_progress(self._routes, group))
+
     async def connections(self, group: str, topic: str | None = None) -> GroupConnections | None:
         """Return the members of a consumer group; None if it has none."""
         return await self._run(groups.connections(self._routes, group, topic))

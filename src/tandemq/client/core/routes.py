@@ -479,6 +479,8 @@ class Routes:
     def ask_name_server(self, make: Callable[[], Command], timeout_ms: int = 0) -> Steps[Command]:
         """Return the response of the first name server that responds, starting with the one that responded last.
 
+        A name server that has just started does not know all topics yet: the others are asked about one that it lacks.
+
         Args:
             make: makes a request for each name server.
             timeout_ms: shared by the name servers, so that each is asked; 0: each has `request_timeout_ms`.
@@ -488,10 +490,13 @@ class Routes:
         """
         servers = self._config.name_servers
         last_error: NetworkError = NotConnected("no name server is configured")
+        unknown: Command | None = None
         first, longest_ms = self._name_server, self._config.request_timeout_ms
         end_ms = (yield from current_time()).mono_ms + timeout_ms
         for attempt in range(len(servers)):
             position = (first + attempt) % len(servers)
+            if unknown is not None and self.is_down(servers[position]):
+                continue
             share_ms = longest_ms
             if timeout_ms:
                 left_ms = end_ms - (yield from current_time()).mono_ms
@@ -504,8 +509,14 @@ class Routes:
                 if answer.code == ResponseCode.GO_AWAY:
                     last_error = NotConnected(f"{servers[position]} is shutting down")
                     continue
+                if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                    if unknown is None:
+                        unknown, self._name_server = answer, position
+                    continue
                 self._name_server = position
                 return answer
+        if unknown is not None:
+            return unknown
         raise type(last_error)(f"no name server responds: {last_error.args[0]}", hint=last_error.hint or WHERE)
 
     def _apply(self, route: TopicRoute, now: Now) -> None:

@@ -40,7 +40,7 @@ from tandemq.client.producer.publish_info import Select, TopicPublishInfo, Topic
 from tandemq.client.producer.recall import recall
 from tandemq.client.producer.send_tracer import SendTracer
 from tandemq.client.producer.unique_keys import UniqueKeys
-from tandemq.errors import ClosedError, LocalError, NoRoute, OutcomeUnknown, TandemError
+from tandemq.errors import ClosedError, LocalError, NoRoute, OutcomeUnknown, RemoteError, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import ProducerData
@@ -429,7 +429,10 @@ class ProducerCore:
     def _failed(self, sending: _Sending, target: SendTarget | None, error: TandemError, now: Now) -> None:
         is_retried = error.retriable and not is_user_limited(sending.message, error)
         if target is not None:
-            sending.error = error
+            # A member that does not serve says less than the refusal of the one that does.
+            is_standby = isinstance(error, RemoteError) and error.code == ResponseCode.NO_PERMISSION
+            if not (is_standby and isinstance(sending.error, RemoteError)):
+                sending.error = error
             if is_retried:
                 self._strategy.record_failure(target.address, target.queue, error, now)
         if error.refresh_route:

@@ -30,6 +30,9 @@ class TableSource(Protocol):
     async def all_progress(self) -> ProgressTable:
         """Return the progress of all groups."""
 
+    async def group_progress(self, group: str) -> Mapping[MessageQueue, ConsumeProgress]:
+        """Return the progress of a group; {} if it has no offsets."""
+
     async def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
         """Return the configurations of all groups."""
 
@@ -59,6 +62,10 @@ class TablesThread:
     async def all_progress(self) -> ProgressTable:
         """Return the progress of all groups; see `Admin.all_progress`."""
         return await asyncio.wrap_future(self._thread.begin(self._admin.all_progress()))
+
+    async def group_progress(self, group: str) -> Mapping[MessageQueue, ConsumeProgress]:
+        """Return the progress of a group; see `Admin.group_progress`."""
+        return await asyncio.wrap_future(self._thread.begin(self._admin.group_progress(group)))
 
     async def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
         """Return the configurations of all groups; see `Admin.groups`."""

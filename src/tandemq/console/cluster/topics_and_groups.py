@@ -1,5 +1,7 @@
 """Tables of topics and of consumer groups, each fetched with one request per broker group, kept for seconds.
 
+The progress of one group is asked for alone, unless the table of all groups is new.
+
 Rates and lag are recorded once a minute, and more often in the first minutes, for the charts of the last hour. Topics
 that no group reads are not in the tables; the last `FOLLOWED_MAX` of them whose pages were opened are asked for.
 """
@@ -9,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from tandemq.client.admin.groups import ConsumeProgress
@@ -36,6 +39,10 @@ CONFIG_FRESH_S, CONFIG_STALE_S = 30.0, 300.0
 """The same ages for tables that change by hand: configurations of groups, names of brokers."""
 COUNTS_MAX = 2_000
 FOLLOWED_MAX = 20
+SINGLE_MAX = 16
+"""Maximum number of groups whose progress is asked for one by one; of more, that of all groups is fetched."""
+SINGLE_KEPT_MAX = 256
+"""Maximum number of groups whose own progress is kept."""
 NORMAL, RETRY, DEAD_LETTERS, SYSTEM = "normal", "retry", "dead letters", "system"
 _SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_")
 T = TypeVar("T")
@@ -54,6 +61,11 @@ class _Cached(Generic[T]):
         self._value: tuple[float, T] | None = None
         self._lock = asyncio.Lock()
         self._refresh: asyncio.Task[None] | None = None
+
+    def peek(self, age_s: float) -> T | None:
+        """Return the value if it is at most `age_s` old."""
+        found = self._value
+        return found[1] if found is not None and time.monotonic() - found[0] <= age_s else None
 
     async def get(self, age_s: float = FRESH_S) -> T:
         """Return the value, at most `age_s` old."""
@@ -122,6 +134,8 @@ class ClusterTables:
         self._progress = _Cached(source.all_progress)
         self._configs = _Cached(source.groups, CONFIG_FRESH_S)
         self._own = _Cached(self._own_topics, CONFIG_FRESH_S)
+        self._single: dict[str, _Cached[Mapping[MessageQueue, ConsumeProgress]]] = {}
+        """Progress of groups that were asked for alone."""
         self._counts: dict[str, tuple[float, int]] = {}
         """Number of messages of topics, and when it was fetched, monotonic."""
         self._followed: dict[str, None] = {}
@@ -132,11 +146,14 @@ class ClusterTables:
         """Stop fetching."""
         for table in (self._topics, self._progress, self._configs, self._own):
             await table.close()
+        for single in self._single.values():
+            await single.close()
 
     def forget(self) -> None:
         """Fetch the tables again when they are asked for next: something was changed."""
         self._topics.forget()
         self._progress.forget()
+        self._single.clear()
         self._configs.forget()
         self._counts.clear()
 
@@ -171,8 +188,27 @@ class ClusterTables:
 
     async def progress(self, group: str, age_s: float = FRESH_S) -> Mapping[MessageQueue, ConsumeProgress] | None:
         """Return the progress of a group, at most `age_s` old; None if no broker knows the group."""
-        found = (await self._progress.get(age_s)).get(group)
-        return found if found is not None else (await self._progress.get(NEW_S)).get(group)
+        found = (self._progress.peek(age_s) or {}).get(group)
+        if found is not None:
+            return found
+        if not await self.knows(group, CONFIG_FRESH_S):
+            return None
+        if group not in self._single and len(self._single) >= SINGLE_KEPT_MAX:
+            del self._single[next(iter(self._single))]
+        single = self._single.setdefault(group, _Cached(partial(self._source.group_progress, group)))
+        found = await single.get(age_s)
+        # A group that was deleted elsewhere has no offsets either.
+        return found if found or await self.knows(group) else None
+
+    async def progress_of(self, groups: Collection[str]) -> dict[str, Mapping[MessageQueue, ConsumeProgress] | None]:
+        """Return the progress of some groups, as `progress`."""
+        if len(groups) > SINGLE_MAX:
+            await self._progress.get()
+        return dict(zip(groups, await asyncio.gather(*map(self.progress, groups)), strict=True))
+
+    async def knows(self, group: str, age_s: float = NEW_S) -> bool:
+        """Return whether a broker knows a group. `age_s`: how old its name may be."""
+        return group in await self._configs.get(age_s) or group in await self._configs.get(NEW_S)
 
     async def consumers_of(self, queue: MessageQueue, offset: int) -> dict[str, bool]:
         """Return the groups that read a queue, and whether each has consumed the message at an offset."""

@@ -71,7 +71,7 @@ async def show(visit: Visit) -> Response:
     """Show a topic."""
     topic, console = visit.topic(), visit.console
     stats = await console.admin.topic_stats(topic)
-    groups = {name: await console.tables.progress(name) for name in await console.admin.topic_groups(topic)}
+    groups = await console.tables.progress_of(await console.admin.topic_groups(topic))
     lags = {
         name: sum(progress.lag for queue, progress in (queues or {}).items() if queue.topic == topic)
         for name, queues in groups.items()

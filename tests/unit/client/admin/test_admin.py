@@ -105,6 +105,10 @@ async def test_progress_and_connections_of_a_group(tandemq_broker: LocalCluster)
             return sum(progress.lag for progress in (await admin.progress("g", "T")).values()) == 4
 
         await until(is_told)
+        await admin.create_group(SubscriptionGroupConfig("idle"))
+        every = await admin.all_progress()
+        assert every["g"] and await admin.group_progress("g") == every["g"]
+        assert await admin.group_progress("idle") == every["idle"] == {}
     async with Admin(ns) as admin:
         assert await admin.connections("g") is None
 

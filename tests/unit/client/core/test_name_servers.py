@@ -3,7 +3,8 @@
 import pytest
 
 from tandemq.client.core.routes import TopicRoute
-from tandemq.errors import NetworkError
+from tandemq.errors import NetworkError, NoRoute
+from tandemq.model.codes import RequestCode, ResponseCode
 from tests.unit.client.world import Health, World
 
 
@@ -36,3 +37,25 @@ def test_all_silent_name_servers_fail_within_the_time() -> None:
     assert world.until(lambda: ticket.done) <= 700
     with pytest.raises(NetworkError, match="no name server responds"):
         ticket.result()
+
+
+def test_topic_that_a_name_server_lacks_is_asked_of_the_others() -> None:
+    """One that has just started has no routes until the brokers register again."""
+    world = World(name_servers=3)
+    world.broker("a")
+    world.topic("T")
+    fresh = world.name_servers[0]
+    fresh.handlers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda command: command.answer(ResponseCode.TOPIC_NOT_EXIST)
+    world.name_servers[1].health = Health.REFUSING
+    assert list(fetched(world, 1_000)[1].brokers) == ["a"]
+    asked = len(world.trace)
+    fetched(world, 1_000)
+    assert len(world.trace) == asked + 1, "the one that knows it is asked first"
+
+
+def test_topic_that_no_name_server_knows_has_no_route() -> None:
+    world = World(name_servers=3)
+    world.name_servers[1].health = Health.REFUSING
+    for _ in range(2):
+        with pytest.raises(NoRoute, match="no name server knows the topic T"):
+            fetched(world, 1_000)

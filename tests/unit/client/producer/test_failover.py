@@ -136,6 +136,16 @@ def test_send_fails_when_its_time_is_over(retry_ms: int) -> None:
     assert ticket.error.code == ResponseCode.NO_PERMISSION  # The error of a broker, not that there was no target.
 
 
+def test_refusal_of_the_master_is_the_final_error_not_that_of_a_slave() -> None:
+    world, old, _new, producer = pair(retry_ms=1_000)
+    full = "the disk is 96% full"
+    old.handlers[SEND] = lambda command: command.answer(ResponseCode.SERVICE_NOT_AVAILABLE, remark=full)
+    ticket = producer.send(Message("T", b"x"), world.now)
+    world.until(lambda: ticket.done, 20_000)
+    assert isinstance(ticket.error, RemoteError)
+    assert full in str(ticket.error)
+
+
 def test_unknown_outcome_is_the_final_error() -> None:
     world, old, _new, producer = pair(retry_ms=1_000)
     old.handlers[SEND] = lambda _command: None

@@ -90,7 +90,7 @@ async def get_consumer_group(call: ApiCall, path: GroupPath) -> ConsumerState:
 
 async def create_consumer_group(call: ApiCall, body: NewGroup) -> ConsumerItem:
     """Create a consumer group with default settings but the number of retries."""
-    if await call.console.tables.progress(body.name) is not None:
+    if await call.console.tables.knows(body.name):
         raise AlreadyExists(f"group {body.name} exists already")
     await consumers.create_group(call.console, call.actor, body.name, body.retries)
     return ConsumerItem(name=body.name, lag=0, lag_ms=0, topics=[])

@@ -39,7 +39,7 @@ async def get_topic(call: ApiCall, path: TopicPath) -> TopicState:
     """A topic with its queues, and the lag of the groups that read it."""
     topic, console = path.topic, call.console
     stats = await console.admin.topic_stats(topic)
-    groups = {name: await console.tables.progress(name) for name in await console.admin.topic_groups(topic)}
+    groups = await console.tables.progress_of(await console.admin.topic_groups(topic))
     return TopicState(
         name=topic,
         kind=await console.tables.kind(topic),
