@@ -1,7 +1,7 @@
 """A new user's first message, once for each kind of user: `python3 -m tools.newcomers`, or `make newcomers`.
 
     python   README.md           a root of Debian with Python and make: make setup, the program of the page
-    debian   guides/install.md   the package, built here, in a root of Debian: servers start, a message goes through
+    debian   guides/install.md   the package, built here, in a root of Debian: messages, an upgrade, a removal
     java     guides/java.md      the program and the commands of the page, with Maven
     spark    guides/dataset.md   a root of Debian with Python: pip install '.[spark]', the first row of a store
     image    guides/install.md   the image, built here, in a root of its own
