@@ -61,7 +61,7 @@ cdef int append_properties(Buffer *buffer, object message, object unique_key) ex
         return 0
     if PyDict_Size(properties):
         for key, value in (<dict>properties).items():
-            if not key or key in UNUSUAL_PROPERTIES or not append_named(buffer, key, value):
+            if type(key) is not str or not key or key in UNUSUAL_PROPERTIES or not append_named(buffer, key, value):
                 return 0
     if not append_named(buffer, UNIQUE_KEY_NAME, unique_key):
         return 0
@@ -113,30 +113,33 @@ cdef int append_plain(Buffer *buffer, object message, object unique_key, Py_ssiz
     return append_properties(buffer, message, unique_key)
 
 
-cdef Buffer SENT
-SENT.data = NULL
-SENT.size = SENT.room = 0
-
-
 def plain_properties(message, unique_key, Py_ssize_t body_bytes_max):
-    SENT.size = 0
-    if not append_plain(&SENT, message, unique_key, body_bytes_max, 0):
-        return None
-    return PyUnicode_DecodeUTF8(<char *>SENT.data, SENT.size, NULL)
+    cdef Buffer sent  # Of this call: a collection of garbage within it may let another thread run.
+    sent.data = NULL
+    sent.size = sent.room = 0
+    try:
+        reserve(&sent, 256)
+        if not append_plain(&sent, message, unique_key, body_bytes_max, 0):
+            return None
+        return PyUnicode_DecodeUTF8(<char *>sent.data, sent.size, NULL)
+    finally:
+        PyMem_Free(sent.data)
 
 
 def batch_part(message, unique_key, Py_ssize_t body_bytes_max):
     cdef Py_ssize_t body_end
-    cdef bytes part
-    SENT.size = 0
-    if not append_plain(&SENT, message, unique_key, body_bytes_max, BATCH_HEAD_BYTES + 2):
-        return None
-    put_32(SENT.data, <uint32_t>SENT.size)
-    body_end = BATCH_HEAD_BYTES + <Py_ssize_t>big_32(SENT.data + 16)
-    put_16(SENT.data + body_end, <uint32_t>(SENT.size - body_end - 2))
-    part = taken(&SENT, 0)
-    keep_small(&SENT)
-    return part
+    cdef Buffer sent
+    sent.data = NULL
+    sent.size = sent.room = 0
+    try:
+        if not append_plain(&sent, message, unique_key, body_bytes_max, BATCH_HEAD_BYTES + 2):
+            return None
+        put_32(sent.data, <uint32_t>sent.size)
+        body_end = BATCH_HEAD_BYTES + <Py_ssize_t>big_32(sent.data + 16)
+        put_16(sent.data + body_end, <uint32_t>(sent.size - body_end - 2))
+        return taken(&sent, 0)
+    finally:
+        PyMem_Free(sent.data)
 
 
 def unique_key(str head, int64_t ms, int count):
@@ -150,6 +153,7 @@ def unique_key(str head, int64_t ms, int count):
     return head + PyUnicode_DecodeUTF8(text, 12, NULL)
 
 
+# Where requests begin and end, and the buffer for fields, which is used without a call of Python.
 cdef bytes REQUEST_MIDDLE = b'},"flag":0,"language":"' + LANGUAGE_SPOKEN.encode() + b'","opaque":'
 cdef bytes ONEWAY_MIDDLE = b'},"flag":2,"language":"' + LANGUAGE_SPOKEN.encode() + b'","opaque":'
 cdef bytes HEADER_END = b',"serializeTypeCurrentRPC":"JSON","version":' + str(VERSION_SPOKEN).encode() + b"}"
@@ -206,7 +210,9 @@ def send_fields(bytes head, int64_t sys_flag, int64_t wall_ms, int64_t flag, str
     append(&FRAME, b',"j":"', 6)
     append_number(&FRAME, reconsume_times)
     append(&FRAME, b'"', 1)
-    return taken(&FRAME, 0)
+    fields = taken(&FRAME, 0)
+    keep_small(&FRAME)
+    return fields
 
 
 def json_frame(bytes fields, int64_t opaque, bytes body, *, bint oneway=False):

@@ -5,6 +5,7 @@ property of `UNUSUAL_PROPERTIES`. Of another one the functions return None; it i
 `client.producer.encoder`.
 """
 
+from functools import lru_cache
 from struct import Struct
 
 import msgspec
@@ -37,6 +38,7 @@ _encode_json = msgspec.json.Encoder().encode
 _SEPARATORS = (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)
 
 
+@lru_cache(maxsize=1024)
 def is_sent_topic(topic: str) -> bool:
     """Whether a topic has a valid name, takes sends, and takes them in batches."""
     return topic_name_error(topic) is None and not takes_no_sends(topic) and not topic.startswith(RETRY_PREFIX)
