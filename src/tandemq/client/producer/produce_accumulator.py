@@ -63,7 +63,7 @@ class GatheredMessage(Ticket[SendResult], eq=False):
     """The message as part of a batch; dropped when it is settled."""
     unique_key: str = ""
     on_settled: Callable[[int], None] = _nothing
-    """Called before messages are settled, with their number."""
+    """Called with the number of messages that are settled, before the last of them is."""
     alone: SendRequest | None = None
     """Its request, if it cannot be in a batch."""
 
@@ -274,13 +274,13 @@ def _settle(batch: list[GatheredMessage], done: Ticket[list[SendResult]]) -> Non
         for gathered in batch:
             _fail(gathered, done.error)
         return
-    counted = batch[0].on_settled
-    if any(gathered.on_settled is not counted for gathered in batch):
-        for gathered in batch:
-            gathered.on_settled(1)
-    else:
-        counted(len(batch))
+    counted, last = batch[0].on_settled, batch[-1]
+    are_mixed = any(gathered.on_settled is not counted for gathered in batch)
     for gathered, result in zip(batch, done.result(), strict=True):
+        if are_mixed:
+            gathered.on_settled(1)
+        elif gathered is last:
+            counted(len(batch))
         gathered.part = b""
         gathered.settle(result)
 
