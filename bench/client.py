@@ -4,6 +4,7 @@
     python -m bench.client send/1k/plain         those whose names begin like this
     python -m bench.client --profile send/1k/plain/4q/64
     python -m bench.client --share 0.2 --engine python
+    python -m bench.client --beside ../other linger    the client of another checkout in turns with ours
 
 A cell is a process of its own (`bench.client_load`); name server and broker are started once. Other load on the machine
 disturbs the CPU time little, and the rate much. Names of cells are KIND/BODY/FORM/QUEUES/IN-FLIGHT: FORM is plain or
@@ -68,6 +69,10 @@ _CELLS = (
     _Cell("send", "128", "varied", 4, 64, 100_000),
     _Cell("send", "3k", "varied", 4, 64, 60_000),
     _Cell("send", "64k", "varied", 4, 64, 2_000),
+    _Cell("linger", "128", "plain", 4, 8, 400_000),
+    _Cell("linger", "128", "varied", 4, 8, 400_000),
+    _Cell("linger", "1k", "varied", 4, 8, 100_000),
+    _Cell("linger-send", "128", "plain", 4, 2048, 200_000),
     _Cell("oneway", "1k", "varied", 4, 1, 100_000),
     _Cell("batch", "1k", "varied", 4, 4, 100_000),
     _Cell("send-blocking", "1k", "varied", 4, 1, 10_000),
@@ -104,14 +109,26 @@ class _Stand:
             self._load(
                 _Cell("oneway" if cell.body == "64k" else "batch", cell.body, cell.form, cell.queues, 4, 0), missing
             )
-        results = [self._measured(cell, count) for _ in range(self._args.runs)]
+        results, others = [], []
+        for _ in range(self._args.runs):
+            if self._args.beside is not None:
+                others.append(self._measured(cell, count, self._args.beside))
+            results.append(self._measured(cell, count))
         client, broker, rate = min(results)
-        return f"{cell.name:32} {client:7.2f} {broker:7.2f} {rate / 1000:8.1f}"
+        line = f"{cell.name:32} {client:7.2f} {broker:7.2f} {rate / 1000:8.1f}"
+        if others:
+            other, _, other_rate = min(others)
+            line += f" {other:9.2f} {other_rate / 1000:8.1f} {other / client:7.2f}"
+        return line
 
-    def _measured(self, cell: _Cell, count: int) -> tuple[float, float, float]:
-        """Return the CPU time per message of client and broker, microseconds, and the rate of the client."""
+    def _measured(self, cell: _Cell, count: int, tree: Path | None = None) -> tuple[float, float, float]:
+        """Return the CPU time per message of client and broker, microseconds, and the rate of the client.
+
+        Args:
+            tree: another checkout, whose client is measured.
+        """
         before = cpu_seconds(self._group.master.pid)
-        result = self._load(cell, count)
+        result = self._load(cell, count, tree)
         return result["cpu_us"], (cpu_seconds(self._group.master.pid) - before) / count * 1e6, result["messages_per_s"]
 
     def _create(self, cell: _Cell) -> None:
@@ -120,13 +137,15 @@ class _Stand:
                 create_topic(broker, cell.topic, cell.queues)
             self._stored[cell.topic] = 0
 
-    def _load(self, cell: _Cell, count: int) -> dict[str, float]:
+    def _load(self, cell: _Cell, count: int, tree: Path | None = None) -> dict[str, float]:
         self._groups += 1
         command = [sys.executable, "-m", "bench.client_load", cell.kind, self._group.name_server.address, cell.topic]
         command += [str(count), "--body", str(_BODIES[cell.body]), "--form", cell.form]
         command += ["--in-flight", str(cell.in_flight), "--group", f"bench-{self._groups}"]
         command += ["--profile"] if self._args.profile and cell.count else []
         environment = {**os.environ, **({"TANDEMQ_ENGINE": self._args.engine} if self._args.engine else {})}
+        if tree is not None:
+            environment["PYTHONPATH"] = os.pathsep.join((str(tree.resolve() / "src"), str(Path.cwd())))
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
         if not cell.is_consumer:
             self._stored[cell.topic] += count
@@ -147,6 +166,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the messages of each cell")
     parser.add_argument("--runs", type=int, default=1, help="of each cell; the one with the least CPU time counts")
     parser.add_argument("--engine", choices=("python", "compiled"), help="of the client; by default the broker's")
+    parser.add_argument("--beside", type=Path, metavar="TREE", help="checkout of another commit to measure in turns")
     parser.add_argument("--profile", action="store_true", help="print profiles as well")
     args = parser.parse_args()
     with (
@@ -154,7 +174,9 @@ def main() -> None:
         BrokerGroup(OURS, Path(directory) / "group", {"messageDelayLevel": "1s 2h"}) as group,
     ):
         stand = _Stand(group, args)
-        print(f"{'':32} {'client':>7} {'broker':>7}   thousand\n{'':32} {'µs':>7} {'µs':>7}      per s", flush=True)
+        beside = ("    beside thousand   ratio", "        µs    per s") if args.beside is not None else ("", "")
+        print(f"{'':32} {'client':>7} {'broker':>7} thousand{beside[0]}")
+        print(f"{'':32} {'µs':>7} {'µs':>7}    per s{beside[1]}", flush=True)
         for cell in _chosen(args.cells):
             print(stand.run(cell), flush=True)
 

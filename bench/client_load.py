@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -26,6 +27,9 @@ FORMS = ("plain", "varied")
 _GROUP = "bench_client"
 _TAGS = ("paid", "created", "shipped to customer", "audit", "refunded")
 _BATCH = 32
+_LINGER_MS = 5
+_BEGUN = 1_000
+"""Messages that are begun before one waits for them."""
 _WARM_SHARE = 10
 """One in so many messages is sent before the measured ones: connections, routes, the interpreter's caches."""
 
@@ -86,11 +90,42 @@ async def _send(args: argparse.Namespace, clock: _Clock) -> None:
 
         await asyncio.gather(*(one_of_many() for _ in range(args.in_flight)))
 
-    async with Producer(args.namesrv, group=_GROUP) as producer:
+    linger_ms = _LINGER_MS if args.kind == "linger-send" else 0
+    async with Producer(args.namesrv, group=_GROUP, linger_ms=linger_ms) as producer:
         await many(producer, args.count // _WARM_SHARE)
         clock.start()
         await many(producer, args.count)
         clock.stop(args.count)
+
+
+async def _linger(args: argparse.Namespace, clock: _Clock) -> None:
+    """Begin messages that gather by themselves, and look at each result."""
+    messages = _Messages(args.topic, args)
+
+    async def many(producer: Producer, count: int) -> None:
+        left = iter(range(-(-count // _BEGUN)))
+
+        async def one_of_many() -> None:
+            for _ in left:
+                tickets = [producer.begin(messages.next()) for _ in range(_BEGUN)]
+                for ticket in reversed(tickets):
+                    if not ticket.done:
+                        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                        ticket.then(partial(_set, settled))
+                        await settled
+                    assert ticket.result().queue_offset >= 0
+
+        await asyncio.gather(*(one_of_many() for _ in range(args.in_flight)))
+
+    async with Producer(args.namesrv, group=_GROUP, linger_ms=_LINGER_MS) as producer:
+        await many(producer, args.count // _WARM_SHARE)
+        clock.start()
+        await many(producer, args.count)
+        clock.stop(args.count)
+
+
+def _set(future: asyncio.Future[None], _: object) -> None:
+    future.set_result(None)
 
 
 async def _oneway(args: argparse.Namespace, clock: _Clock) -> None:
@@ -201,6 +236,8 @@ def _consume_blocking(args: argparse.Namespace, clock: _Clock) -> None:
 _Load = Callable[[argparse.Namespace, _Clock], Coroutine[Any, Any, None]]
 _ASYNC: dict[str, _Load] = {
     "send": _send,
+    "linger": _linger,
+    "linger-send": _send,
     "oneway": _oneway,
     "batch": _batch,
     "consume": _consume,

@@ -18,20 +18,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+import msgspec
+
 from tandemq.registry import RegistryEvent, RegistryRequest
 
 Buffer = bytes | bytearray | memoryview
 
 
-class Now:
+class Now(msgspec.Struct, eq=False, gc=False):
     """One moment on both clocks, milliseconds. Mutable, so that a shell may reuse one object."""
 
-    __slots__ = ("mono_ms", "wall_ms")
-
-    def __init__(self, mono_ms: int, wall_ms: int) -> None:
-        """Create a moment: monotonic time, and calendar time since 1970."""
-        self.mono_ms = mono_ms
-        self.wall_ms = wall_ms
+    mono_ms: int
+    """Monotonic time."""
+    wall_ms: int
+    """Calendar time since 1970."""
 
 
 class File(Protocol):

@@ -35,6 +35,7 @@ from tandemq.client.core import routes
 from tandemq.client.producer import fault_strategy as targets
 from tandemq.client.producer import machine as sending
 from tandemq.client.producer import requester
+from tandemq.client.producer.publish_info import SendTarget
 from tandemq.codec.record.record import Record, parse_record
 from tandemq.engine import WAITS_UNCHANGED
 from tandemq.errors import NotConnected, ProtocolError
@@ -428,7 +429,7 @@ def client_sends_to_one_broker() -> AbstractContextManager[Any]:
         of_last = [queue for queue in publishing.queues if queue.broker_name == last_broker] or publishing.queues
         publishing.position += 1
         queue = of_last[publishing.position % len(of_last)]
-        return targets.SendTarget(queue, self._routes.members(queue.broker_name)[0])
+        return SendTarget(queue, self._routes.members(queue.broker_name)[0])
 
     return patched(targets.MQFaultStrategy, "choose", stubborn)
 

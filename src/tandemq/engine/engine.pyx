@@ -8,17 +8,20 @@ field of another type, a number that is not written as Java writes it, a repeate
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItem
+from cpython.dict cimport PyDict_GetItem, PyDict_Size
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.tuple cimport PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8, PyUnicode_GET_LENGTH
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 from tandemq.codec.record.record import decode_host
 from tandemq.engine.python import (
     CHECKED_BYTES_MAX,
+    SENT_PROPERTIES_MAX,
     TIMED_BYTES_MAX,
+    UNUSUAL_PROPERTIES,
     CopiedRecord,
     Gathered,
     LinkedKeys,
@@ -31,14 +34,20 @@ from tandemq.engine.python import (
     StoredMessages,
     TakenSends,
     VerifiedRecords,
+    is_sent_topic,
 )
 from tandemq.engine.python.moves import copy_record as copy_record_in_python
 from tandemq.errors import RecordTooLarge
 from tandemq.model.codes import RequestCode
-from tandemq.model.command import VERSION_SPOKEN
-from tandemq.model.message import StoredMessage
+from tandemq.model.command import LANGUAGE_SPOKEN, VERSION_SPOKEN
+from tandemq.model.message import TAGS as TAGS_NAME
+from tandemq.model.message import UNIQ_KEY as UNIQUE_KEY_NAME
+from tandemq.model.message import Message, StoredMessage
 from tandemq.model.property_rules import MEANINGS, TIMER_PREFIX, Meaning
 from tandemq.model.topic import DELETION_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef extern from "crc32.h" nogil:
     void crc32_start()
@@ -170,3 +179,4 @@ include "send_engine.pxi"
 include "acks.pxi"
 include "timers.pxi"
 include "moves.pxi"
+include "new_messages.pxi"

@@ -361,7 +361,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
         return self.offset_message_id
 
 
-class MessageQueue(msgspec.Struct, frozen=True, order=True):
+class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
     """One queue of a topic in one broker group."""
 
     topic: str
@@ -369,7 +369,7 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True):
     queue_id: int
 
 
-class SendResult(msgspec.Struct, frozen=True):
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """The broker's response to a send.
 
     `unique_key` is the id assigned by the producer; `offset_message_id` contains store host and log offset.

@@ -5,6 +5,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from types import CoroutineType
 from typing import Any, Generic, Protocol, TypeVar
 
 from tandemq.client.aio.user_code import check_async, not_awaitable
@@ -34,14 +35,17 @@ M = TypeVar("M", bound=HandledMessage)
 class HandledConsumer(Protocol[M]):
     """What handlers need of their consumer."""
 
+    def take_for_handler(self) -> M | None:
+        """Return the next message; None if there is none now, or the event loop is due a turn."""
+
     async def next_for_handler(self) -> M | None:
         """Return the next message; None after a wait, when there may be one."""
 
-    def processing(self, message: M) -> AbstractContextManager[object]:
-        """Return the context of a handler's call."""
+    def processing(self, message: M) -> AbstractContextManager[object] | None:
+        """Return the context of a handler's call; None if it needs none."""
 
-    async def acknowledge(self, message: M) -> None:
-        """Acknowledge a message whose handler has returned."""
+    def acknowledge(self, message: M) -> Awaitable[None] | None:
+        """Acknowledge a message whose handler has returned; returns what to wait for."""
 
     def is_over(self) -> bool:
         """Return whether the consumer was closed."""
@@ -110,16 +114,25 @@ class _Workers(Generic[M]):
         the message at hand. One while the consumer is stopping leaves it as it is: `close` has it delivered again.
         """
         failed: M | None = None
-        while not self._is_ending():
+        consumer, runner = self._consumer, self._runner
+        while runner.cancelling() <= self._cancelled:
             message: M | None = None
             try:
                 if failed is not None:
                     message, failed = failed, None
                     await message.retry()
                     continue
-                message = await self._consumer.next_for_handler()
-                if message is not None:
-                    await self._handle(message)
+                message = consumer.take_for_handler()
+                if message is None:
+                    message = await consumer.next_for_handler()
+                    if message is None:
+                        continue
+                processing = consumer.processing(message)
+                result = await (self._called(message) if processing is None else self._called_in(processing, message))
+                if result is not None and not self._has_warned:
+                    self._warn_of(result)
+                if not message.is_ended and (pending := consumer.acknowledge(message)) is not None:
+                    await pending
             except _NotAsynchronous as error:
                 if message is not None:
                     await message.retry()
@@ -138,21 +151,24 @@ class _Workers(Generic[M]):
                 elif not isinstance(error, asyncio.CancelledError):
                     raise
 
-    async def _handle(self, message: M) -> None:
-        with self._consumer.processing(message):
-            returned = self._handler(message)
-            if not inspect.isawaitable(returned):
-                raise _NotAsynchronous(not_awaitable("the handler", self._handler))
-            result = await returned
-        if result is not None and not self._has_warned:
-            self._has_warned = True
-            log.warning(
-                "handler returned %.200r, which is ignored group=%s: raise to have a message delivered again",
-                result,
-                self._group,
-            )
-        if not message.is_ended:
-            await self._consumer.acknowledge(message)
+    def _called(self, message: M) -> Awaitable[object]:
+        """Call the handler and return what to wait for."""
+        returned = self._handler(message)
+        if type(returned) is not CoroutineType and not inspect.isawaitable(returned):
+            raise _NotAsynchronous(not_awaitable("the handler", self._handler))
+        return returned
+
+    async def _called_in(self, processing: AbstractContextManager[object], message: M) -> object:
+        with processing:
+            return await self._called(message)
+
+    def _warn_of(self, result: object) -> None:
+        self._has_warned = True
+        log.warning(
+            "handler returned %.200r, which is ignored group=%s: raise to have a message delivered again",
+            result,
+            self._group,
+        )
 
     @staticmethod
     def _reset_cancellation() -> None:

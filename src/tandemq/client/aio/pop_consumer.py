@@ -137,10 +137,10 @@ class PopConsumer(MessageConsumer[PopConsumerCore, PoppedMessage]):
         return self._in_handler(message, super().processing(message))
 
     @contextlib.contextmanager
-    def _in_handler(self, message: PoppedMessage, inner: AbstractContextManager[object]) -> Iterator[None]:
+    def _in_handler(self, message: PoppedMessage, inner: AbstractContextManager[object] | None) -> Iterator[None]:
         """Renew the message until the handler ends."""
         try:
-            with inner:
+            with inner or contextlib.nullcontext():
                 yield
         finally:
             message._delivery.is_renewed = False  # noqa: SLF001  # this consumer made it
@@ -164,7 +164,7 @@ class PopConsumer(MessageConsumer[PopConsumerCore, PoppedMessage]):
         """
         await super().run(handler, concurrency=concurrency, handle_signals=handle_signals)
 
-    async def acknowledge(self, message: PoppedMessage) -> None:
+    def acknowledge(self, message: PoppedMessage) -> None:
         """Acknowledge a message without waiting, so that acknowledgements gather; see `MessageConsumer`."""
         shell, core = self._running()
         core.ack(message._delivery, shell.now)  # noqa: SLF001  # this consumer made it

@@ -116,7 +116,7 @@ class Producer(AsyncClient[ProducerCore]):
             choice: see `send`.
         """
         shell, core = self._running()
-        select = selector(**choice)
+        select = selector(**choice) if choice else None
         if self._tracing is None:
             ticket = core.send(message, shell.now, select=select, unique_key=unique_key)
         else:
@@ -190,7 +190,7 @@ class Producer(AsyncClient[ProducerCore]):
             settled = shell.settled(ticket)
             if core.in_flight == 1:
                 shell.drive()  # no other one to be sent with it
-            else:
+            elif not shell.is_awake:
                 shell.wake()
             await settled
         return shell.outcome(ticket)

@@ -83,6 +83,8 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
             make_subscription(topic, expression, 0)
         self._checked: CheckedDeliveries | None = None
         """Deliveries looked up in the store of handled messages, if there is one."""
+        self._takes_directly = not self._options.duplicate_window
+        """Whether deliveries are those of the core, none of which is skipped."""
         self._last: ReceivedMessage | None = None
         self._returned: deque[Delivery] = deque()
         """Deliveries that were taken and did not reach the application."""
@@ -158,12 +160,16 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
 
     def _take_next(self, *, for_handler: bool) -> ReceivedMessage | None:  # noqa: ARG002  # pop consumers need it
         shell, core = self._running()
-        self._check_taking()
+        if self._is_stopping:
+            self._check_taking()
         delivery = self._next_returned(core) if self._returned else None
         if delivery is None:
-            delivery = self._next_delivery(shell, core)
-        if delivery is None:
-            return None
+            if self._takes_directly and core.tracer is None:
+                delivery = core.next_delivery()
+            else:
+                delivery = self._next_delivery(shell, core)
+            if delivery is None:
+                return None
         self._last = message = ReceivedMessage(delivery, self)
         return message
 
@@ -211,9 +217,9 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
         """
         await super().run(handler, concurrency=concurrency, handle_signals=handle_signals)
 
-    async def acknowledge(self, message: ReceivedMessage) -> None:
+    def acknowledge(self, message: ReceivedMessage) -> Awaitable[None] | None:
         """See `MessageConsumer`."""
-        await message.ack()
+        return self.ack(message._delivery)  # noqa: SLF001  # this consumer made it
 
     # Called by messages; state.
 

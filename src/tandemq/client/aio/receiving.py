@@ -34,6 +34,8 @@ YIELD_AFTER = 64
 """After this many messages without a wait, the event loop gets a turn."""
 HANDLER_END_S = 0.5
 """For how long `close` waits for handlers that it has cancelled."""
+WOKEN_AT_ONCE = 2
+"""Maximum number of tasks with handlers that are woken at a time; each of them wakes as many if messages are left."""
 
 
 class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
@@ -57,6 +59,8 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
         self._close_wait_s = close_wait_s
         self._tracing = tracing
         self._receivers: deque[asyncio.Future[None]] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        """Of tasks that call handlers. One takes several messages while handlers do not wait, so few are woken."""
         self._taken = 0
         self._closing = asyncio.Lock()
         self._is_stopping = False
@@ -88,8 +92,8 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
         """Return the number of messages to take; None: the consumer is not started."""
 
     @abstractmethod
-    async def acknowledge(self, message: M) -> None:
-        """Acknowledge a message whose handler has returned. For `run`."""
+    def acknowledge(self, message: M) -> Awaitable[None] | None:
+        """Acknowledge a message whose handler has returned; returns what to wait for. For `run`."""
 
     @abstractmethod
     def _stop_core(self) -> None:
@@ -234,18 +238,18 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
     # Receivers.
 
     def _wake_all(self) -> None:
-        self._wake_receivers(len(self._receivers))
+        _wake(self._receivers, len(self._receivers))
+        _wake(self._idle, len(self._idle))
 
     def _wake_receivers(self, most: int | None = None) -> None:
-        """Wake as many receivers as there are messages, or `most`."""
+        """Wake as many receivers as there are messages, or `most`; for what is left two tasks that call handlers."""
         count = most if most is not None else self._count_ready()
-        receivers = self._receivers
-        while receivers and (count is None or count > 0):
-            future = receivers.popleft()
-            if not future.done():
-                future.set_result(None)
-                if count is not None:
-                    count -= 1
+        if count is None:
+            self._wake_all()
+            return
+        count -= _wake(self._receivers, count)
+        if self._idle:
+            _wake(self._idle, min(count, WOKEN_AT_ONCE))
 
     async def receive(self, timeout_s: float | None = None) -> M | None:
         """Return the next message; None if there was none for `timeout_s` seconds. A cancelled call takes none.
@@ -291,13 +295,29 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
             await self._yield_to_loop()
         message = self._next(for_handler=True)
         if message is None:
-            await self._wait()
+            await self._wait(self._idle)
+            # This one takes a message now; the others are woken for what is left.
+            if self._idle and (count := self._count_ready()) is not None:
+                _wake(self._idle, min(count - 1, WOKEN_AT_ONCE))
         return message
 
-    def processing(self, message: M) -> AbstractContextManager[object]:
-        """Return the context of a handler's call. For `run`."""
+    def take_for_handler(self) -> M | None:
+        """Return the next message for a handler; None if there is none, or the event loop is due a turn. For `run`.
+
+        Raises:
+            ClosedError: the consumer was closed.
+        """
+        if self._taken >= YIELD_AFTER:
+            return None
+        message = self._take_next(for_handler=True)
+        if message is not None:
+            self._taken += 1
+        return message
+
+    def processing(self, message: M) -> AbstractContextManager[object] | None:
+        """Return the context of a handler's call; None if it needs none. For `run`."""
         if self._tracing is None:
-            return contextlib.nullcontext()
+            return None
         return self._tracing.processing(message.stored, message.queue, self._traced_client())
 
     def _traced_client(self) -> TracedClient:
@@ -307,19 +327,19 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
     async def _take(self) -> M:
         """Wait for a message and return it. A cancelled call takes none: nothing is awaited after one was taken."""
         while (message := self._next()) is None:
-            await self._wait()
+            await self._wait(self._receivers)
         return message
 
-    async def _wait(self) -> None:
-        """Wait until there may be a message."""
+    async def _wait(self, waiting: deque[asyncio.Future[None]]) -> None:
+        """Wait until there may be a message, as one of `waiting`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._receivers.append(future)
+        waiting.append(future)
         try:
             await future
         except asyncio.CancelledError:
             if future.cancelled():
-                if future in self._receivers:
-                    self._receivers.remove(future)
+                if future in waiting:
+                    waiting.remove(future)
             else:
                 # Woken for a message that another one must take now.
                 self._wake_receivers(1)
@@ -342,7 +362,7 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
                     return
                 raise
             if message is None:
-                await self._wait()
+                await self._wait(self._receivers)
             else:
                 yield message
 
@@ -369,3 +389,14 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
         shell, _ = self._running()
         await shell.writable()
         return await shell.done(shell.node.inner_producer().send(reply, shell.now))
+
+
+def _wake(waiting: deque[asyncio.Future[None]], most: int) -> int:
+    """Wake the first of those that wait, at most `most`; returns how many were woken."""
+    woken = 0
+    while waiting and woken < most:
+        future = waiting.popleft()
+        if not future.done():
+            future.set_result(None)
+            woken += 1
+    return woken

@@ -49,7 +49,7 @@ TLS_CLOSE_S = 0.5
 NEXT_ADDRESS_S = 0.25
 """After this time without a connection to an address of a host, the next one is tried too (RFC 8305)."""
 _serial = itertools.count(1)
-_running_loop = asyncio._get_running_loop  # noqa: SLF001  # documented for frameworks: None without a loop
+running_loop = asyncio._get_running_loop  # noqa: SLF001  # documented for frameworks: None without a loop
 _monotonic_ns, _time_ns = time.monotonic_ns, time.time_ns
 
 
@@ -145,7 +145,9 @@ class Shell:
         Raises:
             ConfigError: a file of TLS cannot be used.
         """
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        """The event loop that it belongs to."""
+        self._create_future = self.loop.create_future
         self._process = os.getpid()
         self._tls = ClientContext(config.tls) if config.tls is not None else None
         self.node = ClientNode(
@@ -157,8 +159,10 @@ class Shell:
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._paused: set[int] = set()
         self._writable: list[asyncio.Future[None]] = []
-        self._is_awake = False
-        self._is_closed = False
+        self.is_awake = False
+        """Whether a turn of the node is to come, so that `wake` has no effect."""
+        self.is_closed = False
+        """Whether the client is closed: by `close`, or by itself because it failed."""
         self._has_failed = False
         """Whether the last operation failed with a NetworkError: then `close` does not wait long."""
         self._waiting: set[asyncio.Future[None]] = set()
@@ -186,9 +190,9 @@ class Shell:
 
     def wake(self) -> None:
         """Run a turn of the node in the next turn of the event loop."""
-        if not self._is_awake and not self._is_closed:
-            self._is_awake = True
-            self._loop.call_soon(self._wake_up)
+        if not self.is_awake and not self.is_closed:
+            self.is_awake = True
+            self.loop.call_soon(self._wake_up)
 
     async def done(self, ticket: Ticket[T]) -> T:
         """Wait for an operation and return its result.
@@ -203,10 +207,10 @@ class Shell:
 
     def settled(self, ticket: Ticket[T]) -> asyncio.Future[None]:
         """Return a future that is done when the ticket is settled; the caller wakes the node."""
-        future: asyncio.Future[None] = self._loop.create_future()
+        future: asyncio.Future[None] = self._create_future()
         self._waiting.add(future)
         ticket.then(partial(self._on_settled, future))
-        if self._is_closed:
+        if self.is_closed:
             self._release("the client is closed")
         return future
 
@@ -255,7 +259,7 @@ class Shell:
     async def writable(self) -> None:
         """Wait while a send buffer is full."""
         if self._paused:
-            future = self._loop.create_future()
+            future = self.loop.create_future()
             self._writable.append(future)
             await future
 
@@ -265,14 +269,9 @@ class Shell:
         return bool(self._paused)
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the client is closed: by `close`, or by itself because it failed."""
-        return self._is_closed
-
-    @property
     def is_in_use(self) -> bool:
         """Whether the client is open, and its event loop too."""
-        return not self._is_closed and not self._loop.is_closed()
+        return not self.is_closed and not self.loop.is_closed()
 
     def check_open(self) -> None:
         """Check that the client is open, and called on its event loop.
@@ -281,9 +280,9 @@ class Shell:
             ClosedError: the client was closed.
             LocalError: it belongs to another event loop.
         """
-        if self._is_closed:
+        if self.is_closed:
             raise ClosedError(str(self.failure or "the client is closed"))
-        if _running_loop() is not self._loop:
+        if running_loop() is not self.loop:
             self._check_loop()
 
     def _check_loop(self) -> None:
@@ -292,7 +291,7 @@ class Shell:
                 f"the client belongs to process {self._process}; process {os.getpid()} is a copy made by fork",
                 hint="create clients after the fork, in the process that uses them",
             )
-        if _running_loop() is not self._loop:
+        if running_loop() is not self.loop:
             raise LocalError(
                 "the client was started on another event loop",
                 hint="start one on each loop; from other threads use asyncio.run_coroutine_threadsafe",
@@ -309,11 +308,11 @@ class Shell:
         Raises:
             LocalError: the client belongs to another event loop.
         """
-        if self._is_closed:
+        if self.is_closed:
             return
         self._check_loop()
         async with self._closing:
-            if self._is_closed:
+            if self.is_closed:
                 return
             try:
                 is_short = after_error or self._has_failed or not self._links
@@ -331,7 +330,7 @@ class Shell:
         except NetworkError as error:
             log.info("closed: %s", error)
         self._drive()
-        self._is_closed = True
+        self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         for task in self._connecting.values():
@@ -347,7 +346,7 @@ class Shell:
             await self._end_tls()
 
     async def _end_tls(self) -> None:
-        ended = self._all_lost = self._loop.create_future()
+        ended = self._all_lost = self.loop.create_future()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TLS_CLOSE_S):
                 await ended
@@ -359,12 +358,12 @@ class Shell:
     # Turns.
 
     def _wake_up(self) -> None:
-        if self._is_awake:
+        if self.is_awake:
             self._drive()
 
     def _drive(self) -> None:
-        self._is_awake = False
-        if self._is_closed:
+        self.is_awake = False
+        if self.is_closed:
             return
         received, self._received = self._received, []
         events, self._events = self._events, []
@@ -379,7 +378,7 @@ class Shell:
 
     def abort(self, reason: str = "the client was closed") -> None:
         """Close all connections at once; operations in flight fail."""
-        self._is_closed = True
+        self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._connecting.values()):
@@ -414,7 +413,7 @@ class Shell:
                 return
             self._timer.cancel()
         self._timer_ms = deadline_ms
-        self._timer = self._loop.call_later(max(0, deadline_ms / 1000 + 0.001 - time.monotonic()), self._due)
+        self._timer = self.loop.call_later(max(0, deadline_ms / 1000 + 0.001 - time.monotonic()), self._due)
 
     def _due(self) -> None:
         self._timer = None
@@ -432,7 +431,7 @@ class Shell:
             elif number in self._connecting:
                 self._connecting[number].cancel()
         for connect in turn.connects:
-            task = self._loop.create_task(self._connect(connect.link, connect.address))
+            task = self.loop.create_task(self._connect(connect.link, connect.address))
             self._connecting[connect.link] = task
 
     async def _connect(self, number: int, address: str) -> None:
@@ -461,7 +460,7 @@ class Shell:
         try:
             while left or attempts:
                 if left:
-                    attempts.add(self._loop.create_task(self._connect_to(number, host, *left.pop())))
+                    attempts.add(self.loop.create_task(self._connect_to(number, host, *left.pop())))
                 timeout_s = NEXT_ADDRESS_S if left else None
                 done, attempts = await asyncio.wait(attempts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
                 failed = [task.exception() for task in done]
@@ -476,9 +475,9 @@ class Shell:
 
     async def _connect_to(self, number: int, host: str, address: str, port: int) -> None:
         if self._tls is None:
-            await self._loop.create_connection(lambda: _Connection(self, number, host), address, port)
+            await self.loop.create_connection(lambda: _Connection(self, number, host), address, port)
         else:
-            await self._loop.create_connection(
+            await self.loop.create_connection(
                 lambda: _Connection(self, number, host),
                 address,
                 port,
@@ -492,7 +491,7 @@ class Shell:
     def opened(self, number: int, link: _Connection) -> None:
         """Handle an open connection."""
         assert link.transport is not None
-        if self._is_closed or number in self._links:
+        if self.is_closed or number in self._links:
             link.transport.abort()
             return
         self._links[number] = link

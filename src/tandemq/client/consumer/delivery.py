@@ -9,6 +9,8 @@ from tandemq.client.consumer.consume_tracer import TracedDelivery
 from tandemq.client.consumer.queues.assigned_queue import AssignedQueue, AssignmentState
 from tandemq.model.message import MessageQueue, StoredMessage
 
+_ACTIVE = AssignmentState.ACTIVE
+
 
 class Delivery(msgspec.Struct, eq=False, weakref=True):
     """One message delivered to the user, until it is ended."""
@@ -31,7 +33,5 @@ class Delivery(msgspec.Struct, eq=False, weakref=True):
         """Whether its queue is still assigned, and was not moved to another offset."""
         assigned = self.assigned
         return (
-            assigned is not None
-            and assigned.state is AssignmentState.ACTIVE
-            and assigned.process_queue.generation == self.generation
+            assigned is not None and assigned.state is _ACTIVE and assigned.process_queue.generation == self.generation
         )

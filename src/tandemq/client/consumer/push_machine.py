@@ -70,6 +70,7 @@ class PushConsumerCore:
     ) -> None:
         """Not subscribed to a topic."""
         self.options = options
+        self._is_orderly = options.orderly
         self.rebalance_service = rebalance_service
         self._runner = runner
         self._timers = timers
@@ -131,11 +132,16 @@ class PushConsumerCore:
 
     def next_delivery(self, now: Now | None = None) -> Delivery | None:
         """Return the next message to consume; None if there is none now. `now`: for its trace."""
-        while self._ready:
-            delivery = self._ready.popleft()
+        ready = self._ready
+        while ready:
+            delivery = ready.popleft()
             if delivery.assigned is not None and not delivery.is_ours:
                 continue
-            admission = self._filter.admit(delivery) if self._filter is not None else DuplicateDecision.DELIVER
+            if self._filter is None:
+                if now is not None:
+                    self.trace_delivered(delivery, now)
+                return delivery
+            admission = self._filter.admit(delivery)
             if admission is DuplicateDecision.DELIVER:
                 if now is not None:
                     self.trace_delivered(delivery, now)
@@ -201,7 +207,10 @@ class PushConsumerCore:
         """Acknowledge a message; has no effect a second time."""
         if delivery.is_ended:
             return
-        self._end(delivery, now, acknowledged=True)
+        if delivery.on_end is not None or delivery.traced is not None:
+            self._end(delivery, now, acknowledged=True)
+        else:
+            delivery.is_ended = True
         self._acknowledge(delivery, now)
         if self._filter is not None:
             self._release(delivery, is_handled=True)
@@ -284,10 +293,11 @@ class PushConsumerCore:
         if assigned is None or not delivery.is_ours:
             return
         assigned.process_queue.ack(delivery.message.queue_offset)
-        if self.options.orderly:
+        if self._is_orderly:
             self._current.pop(assigned, None)
             self._deliver_next(assigned, now)
-        assigned.puller.pull(now)
+        if not assigned.puller.is_in_flight:
+            assigned.puller.pull(now)
 
     def deliver_directly(self, delivery: Delivery) -> None:
         """Deliver a message that a broker sent for direct consumption; its `on_end` is called with the outcome."""

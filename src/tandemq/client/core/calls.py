@@ -12,39 +12,40 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
+import msgspec
+
 from tandemq.boundary import Now
 from tandemq.errors import TandemError
 
 T = TypeVar("T")
 
 
-class Ticket(Generic[T]):
+class Ticket(msgspec.Struct, Generic[T], eq=False, repr_omit_defaults=True):
     """Outcome of an operation, available now or later. It must be settled exactly once."""
 
-    __slots__ = ("_error", "_guard", "_then", "_value", "done")
-
-    def __init__(self) -> None:
-        """Not settled."""
-        self.done = False
-        self._value: T | None = None
-        self._error: TandemError | None = None
-        self._then: tuple[Callable[[Ticket[T]], None], ...] = ()
-        self._guard: Callable[[Callable[[Ticket[T]], None]], Callable[[Ticket[T]], None]] | None = None
+    done: bool = False
+    _value: T | None = None
+    _error: TandemError | None = None
+    _then: tuple[Callable[["Ticket[T]"], None], ...] = ()
+    _guard: Callable[[Callable[["Ticket[T]"], None]], Callable[["Ticket[T]"], None]] | None = None
 
     def settle(self, value: T) -> None:
         """Settle the ticket with a value."""
         assert not self.done
         self._value = value
-        self._finish()
+        self.done = True
+        if self._then:
+            self._call()
 
     def fail(self, error: TandemError) -> None:
         """Settle the ticket with an error."""
         assert not self.done
         self._error = error
-        self._finish()
-
-    def _finish(self) -> None:
         self.done = True
+        if self._then:
+            self._call()
+
+    def _call(self) -> None:
         waiting, self._then = self._then, ()
         for action in waiting:
             action(self)

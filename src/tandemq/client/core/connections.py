@@ -28,8 +28,10 @@ import msgspec
 from tandemq.boundary import Closed, Connect, Event, LinkKind, Now, Opened, Turn
 from tandemq.client.core.calls import Timers
 from tandemq.client.core.settings import ClientConfig
-from tandemq.codec.remoting.frame import FrameDecoder, JsonRequest, decode_command, encode_command, encode_request
+from tandemq.codec.remoting.frame import FrameDecoder, JsonRequest, encode_command, encode_request
+from tandemq.codec.remoting.header import decode_header
 from tandemq.codec.remoting.signature import signed
+from tandemq.engine import json_frame
 from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, ProtocolError, TandemError, WrongProtocol
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import FLAG_RESPONSE, Command
@@ -132,6 +134,8 @@ class RemotingClient:
         """The keys of `_due`, as a heap."""
         self._opaque = 0
         self._link_count = 0
+        self.down_count = 0
+        """Number of addresses that are down, see `is_down`."""
         self._turn = Turn()
         self.response_count = 0
         """Number of responses received."""
@@ -194,17 +198,26 @@ class RemotingClient:
             the opaque of the request, for `recall`.
         """
         opaque = self._opaque = self._opaque + 1 & 0x7FFFFFFF
-        peer = self._peer(address, now)
-        bucket = self._due_at(now.mono_ms + (timeout_ms or self._config.request_timeout_ms))
+        mono_ms = now.mono_ms
+        peer = self._by_address.get(address)
+        if peer is None or peer.state is _IDLE:
+            peer = self._peer(address, now)
+        peer.wanted_ms = mono_ms
+        deadline_ms = mono_ms + (timeout_ms or self._config.request_timeout_ms)
+        bucket = self._due.get(-(-deadline_ms // DEADLINE_STEP_MS) * DEADLINE_STEP_MS) or self._due_at(deadline_ms)
         opaques = bucket.requests.get(peer)
         if opaques is None:
             opaques = bucket.requests[peer] = []
         opaques.append(opaque)
         bucket.pending_count += 1
-        frame = encode_request(self._signed(command), opaque)
+        frame = self._frame(command, opaque)
         if peer.state is _OPEN:
-            peer.waiting[opaque] = _PendingRequest(on_answer, bucket, closes, now.mono_ms)
-            self._turn.send(peer.link, frame)
+            peer.waiting[opaque] = _PendingRequest(on_answer, bucket, closes, mono_ms)
+            queued = self._turn.sends.get(peer.link)
+            if queued is None:
+                self._turn.send(peer.link, frame)
+            else:
+                queued.append(frame)
         else:
             peer.waiting[opaque] = _PendingRequest(on_answer, bucket, closes, -1)
             peer.queued.append((opaque, frame))
@@ -231,22 +244,23 @@ class RemotingClient:
     def send_oneway(self, address: str, command: Command | JsonRequest, now: Now) -> None:
         """Send a one-way request: there is no response and no error."""
         self._opaque = self._opaque + 1 & 0x7FFFFFFF
-        frame = encode_request(self._signed(command), self._opaque, oneway=True)
+        frame = self._frame(command, self._opaque, oneway=True)
         peer = self._peer(address, now)
         if peer.state is _OPEN:
             self._turn.send(peer.link, frame)
         else:
             peer.queued.append((-1, frame))
 
-    def _signed(self, command: Command | JsonRequest) -> Command | JsonRequest:
-        """Return a request with the client's signature, if it has credentials."""
+    def _frame(self, command: Command | JsonRequest, opaque: int, *, oneway: bool = False) -> bytes:
+        """Return the frame of a request, with the client's signature if it has credentials."""
         credentials = self._config.credentials
-        if credentials is None:
-            return command
         if isinstance(command, JsonRequest):
+            if credentials is None:
+                return json_frame(command.fields, opaque, command.body, oneway=oneway)
             command = command.as_command()
-        command.fields = signed(command.fields, command.body, credentials)
-        return command
+        if credentials is not None:
+            command.fields = signed(command.fields, command.body, credentials)
+        return encode_request(command, opaque, oneway=oneway)
 
     def _peer(self, address: str, now: Now) -> _Peer:
         peer = self._by_address.get(address)
@@ -318,8 +332,8 @@ class RemotingClient:
         if peer.is_down:
             self._recovered(peer, now)
         try:
-            for frame in peer.decoder.feed(data):
-                command = decode_command(frame)
+            for form, header, body in peer.decoder.feed(data):
+                command = decode_header(form, header, body)
                 if command.flag & FLAG_RESPONSE:
                     waiting = peer.waiting.pop(command.opaque, None)
                     if waiting is not None:
@@ -348,6 +362,7 @@ class RemotingClient:
     def _recovered(self, peer: _Peer, now: Now) -> None:
         log.info("up address=%s", peer.address)
         peer.is_down = False
+        self.down_count -= 1
         peer.failures = 0
         self.on_recovered(peer.address, now)
 
@@ -424,6 +439,7 @@ class RemotingClient:
         peer.link = 0
         peer.queued.clear()
         peer.is_leaving = False
+        self.down_count += not peer.is_down
         peer.is_down = True
         peer.failures += 1
         waiting, peer.waiting = peer.waiting, {}

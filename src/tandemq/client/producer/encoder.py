@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import msgspec
 
 from tandemq.client.core.settings import ProducerOptions
-from tandemq.codec.record.record import BatchPart, deflate, encode_batch
+from tandemq.codec.record.record import BatchPart, decode_batch, deflate, encode_batch
 from tandemq.codec.remoting.frame import JsonRequest
 from tandemq.codec.remoting.signature import ON_BEHALF_OF
+from tandemq.engine import SENT_PROPERTIES_MAX, batch_part, plain_properties, send_fields
 from tandemq.errors import InvalidMessage, LocalError, RecordTooLarge
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
@@ -31,14 +32,12 @@ from tandemq.model.message import (
 from tandemq.model.replies import MSG_TYPE, REPLY_TYPE
 from tandemq.model.topic import AUTO_CREATE_TOPIC, RETRY_PREFIX, takes_no_sends
 
-PROPERTIES_BYTES_MAX = 32_000
-"""Maximum size of a message's encoded properties; leaves room for those the broker adds."""
-_PART_OVERHEAD = 22
+PROPERTIES_BYTES_MAX = SENT_PROPERTIES_MAX
 _HEADS_MAX = 4096
 _encode_json = msgspec.json.Encoder().encode
 
 
-class SendRequest(msgspec.Struct, frozen=True):
+class SendRequest(msgspec.Struct, frozen=True, gc=False):
     """Content of one send request: a message or a batch, encoded. `unique_keys`: in the order of the messages."""
 
     topic: str
@@ -120,14 +119,7 @@ class SendEncoder:
             if len(heads) >= _HEADS_MAX:
                 heads.clear()
             head = heads[queue] = self._head(request, queue)
-        fields = b'%b,"f":"%d","g":"%d","h":"%d","i":%b,"j":"%d"' % (
-            head,
-            request.sys_flag,
-            wall_ms,
-            request.flag,
-            _encode_json(request.properties),
-            request.reconsume_times,
-        )
+        fields = send_fields(head, request.sys_flag, wall_ms, request.flag, request.properties, request.reconsume_times)
         if request.max_reconsume_times is not None:
             fields += b',"l":"%d"' % request.max_reconsume_times
         if request.on_behalf_of:
@@ -153,12 +145,20 @@ def prepare(message: Message, unique_key: str, options: ProducerOptions) -> Send
         InvalidMessage: a value is invalid; a ValueError.
         RecordTooLarge: the body or the properties exceed their limit.
     """
+    plain = plain_properties(message, unique_key, plain_bytes_max(options))
+    if plain is not None:
+        return SendRequest(message.topic, message.body, plain, 0, message.flag, (unique_key,))
     if not isinstance(message, Message):
         raise TypeError(f"send a Message, not a {type(message).__name__}; several at once: send_batch")
-    properties = _properties(message, unique_key, options)
+    properties = general_properties(message, unique_key, options)
     body, sys_flag = _compressed(message.body, options)
     is_reply = bool(message.properties) and message.properties.get(MSG_TYPE) == REPLY_TYPE
     return SendRequest(message.topic, body, properties, sys_flag, message.flag, (unique_key,), is_reply=is_reply)
+
+
+def plain_bytes_max(options: ProducerOptions) -> int:
+    """Return the maximum size of a body that is neither compressed nor refused."""
+    return min(options.body_bytes_max, options.compress_above_bytes - 1)
 
 
 def single_request(
@@ -183,7 +183,8 @@ def _compressed(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
     return body, 0
 
 
-def _properties(message: Message, unique_key: str, options: ProducerOptions) -> str:
+def general_properties(message: Message, unique_key: str, options: ProducerOptions) -> str:
+    """Return the encoded properties of any message; errors as `prepare`."""
     message.validate()
     if takes_no_sends(message.topic):
         raise InvalidMessage(f"the topic {message.topic} is reserved")
@@ -228,40 +229,42 @@ def prepare_batches(
     if topic.startswith(RETRY_PREFIX):
         raise LocalError("batches cannot be sent to retry topics")
     batches: list[SendRequest] = []
-    parts: list[BatchPart] = []
+    parts: list[bytes] = []
     keys: list[str] = []
     size = 0
     for message, unique_key in zip(messages, unique_keys, strict=True):
-        if message.topic != topic or message.wait_store_ok != wait_store_ok or not message.is_batchable:
+        part = batch_part(message, unique_key, options.body_bytes_max)
+        is_batchable = part is not None or message.is_batchable
+        if message.topic != topic or message.wait_store_ok != wait_store_ok or not is_batchable:
             raise LocalError(
                 "all messages of a batch must have the same topic and wait_store_ok, and neither delay nor priority"
             )
-        part = BatchPart(message.flag, message.body, _properties(message, unique_key, options).encode())
-        part_size = _PART_OVERHEAD + len(part.body) + len(part.properties)
-        if parts and size + part_size > options.batch_bytes_max:
-            batches.append(batch_request(topic, encode_batch(parts), tuple(keys), wait_store_ok=wait_store_ok))
+        if part is None:
+            properties = general_properties(message, unique_key, options).encode()
+            part = encode_batch([BatchPart(message.flag, message.body, properties)])
+        if parts and size + len(part) > options.batch_bytes_max:
+            batches.append(batch_request(topic, b"".join(parts), tuple(keys), wait_store_ok=wait_store_ok))
             parts, keys, size = [], [], 0
         parts.append(part)
         keys.append(unique_key)
-        size += part_size
-    batches.append(batch_request(topic, encode_batch(parts), tuple(keys), wait_store_ok=wait_store_ok))
+        size += len(part)
+    batches.append(batch_request(topic, b"".join(parts), tuple(keys), wait_store_ok=wait_store_ok))
     return batches
 
 
-def part_size(request: SendRequest) -> int:
-    """Return the size of a message as part of a batch, bytes."""
-    properties = request.properties
-    size = len(properties) if properties.isascii() else len(properties.encode())
-    return _PART_OVERHEAD + len(request.body) + size
+def part_of(request: SendRequest) -> bytes:
+    """Return one message as part of a batch."""
+    return encode_batch([BatchPart(request.flag, request.body, request.properties.encode())])
 
 
-def gathered_request(requests: Sequence[SendRequest], *, wait_store_ok: bool) -> SendRequest:
-    """Return one request for several of one topic, or the only one."""
-    if len(requests) == 1:
-        return requests[0]
-    body = encode_batch([BatchPart(one.flag, one.body, one.properties.encode()) for one in requests])
-    keys = tuple(one.unique_keys[0] for one in requests)
-    return batch_request(requests[0].topic, body, keys, wait_store_ok=wait_store_ok)
+def gathered_request(
+    topic: str, parts: Sequence[bytes], unique_keys: tuple[str, ...], *, wait_store_ok: bool
+) -> SendRequest:
+    """Return one request for several messages of one topic, which are parts of a batch, or for the only one."""
+    if len(parts) > 1:
+        return batch_request(topic, b"".join(parts), unique_keys, wait_store_ok=wait_store_ok)
+    [(flag, body, properties)] = decode_batch(parts[0])
+    return SendRequest(topic, body, properties.decode(), 0, flag, unique_keys)
 
 
 def batch_request(topic: str, body: bytes, unique_keys: tuple[str, ...], *, wait_store_ok: bool = True) -> SendRequest:

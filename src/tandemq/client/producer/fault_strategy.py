@@ -18,16 +18,14 @@ MQFaultStrategy.
 from functools import partial
 from random import Random
 
-import msgspec
-
 from tandemq.boundary import Now
 from tandemq.client.core.availability import BrokerAvailability
 from tandemq.client.core.connections import RemotingClient
 from tandemq.client.core.requests import query_offset_request
 from tandemq.client.core.routes import MASTER_ID, WEIGHT_DEFAULT, Routes
 from tandemq.client.core.settings import ProducerOptions
-from tandemq.client.producer.latency import LatencyFaultTolerance
-from tandemq.client.producer.publish_info import TopicPublishInfo
+from tandemq.client.producer.latency import SLOW_MS, LatencyFaultTolerance
+from tandemq.client.producer.publish_info import SendTarget, TopicPublishInfo
 from tandemq.errors import NetworkError, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import MessageQueue
@@ -37,13 +35,6 @@ PAUSE_MS = 50
 random half."""
 PAUSE_MS_MAX = 200
 _ALL_TOPICS = ""
-
-
-class SendTarget(msgspec.Struct, frozen=True):
-    """Where a message goes: a queue, and the address of the member that stores it."""
-
-    queue: MessageQueue
-    address: str
 
 
 class _Failure:
@@ -90,6 +81,17 @@ class MQFaultStrategy:
             last_broker: the group of the attempt that has just failed; another group is preferred.
             is_late: the time of the message is over, so that it does not wait for members that failed recently.
         """
+        targets = publish_info.at_masters
+        if targets and not (
+            last_broker
+            or self._failures
+            or self._remoting.down_count
+            or self._latency.ends_ms > now.mono_ms
+            or publish_info.version != self._routes.version
+            or self._options.zone
+        ):  # all masters are ready
+            position = publish_info.position = publish_info.position + 1
+            return targets[position % len(targets)]
         topic = publish_info.route.topic
         if publish_info.is_weighted or self._options.zone:
             ready = self._ready_groups(publish_info, last_broker, now)
@@ -209,7 +211,8 @@ class MQFaultStrategy:
     def record_success(self, address: str, topic: str, latency_ms: int, now: Now) -> bool:
         """Record that a message was stored; returns whether messages had to wait for this outcome."""
         self._proven.add(address)
-        self._latency.record_latency(address, latency_ms, now.mono_ms)
+        if latency_ms >= SLOW_MS:
+            self._latency.record_latency(address, latency_ms, now.mono_ms)
         if not self._failures:
             return False
         failures = [self._failures.pop(key, None) for key in ((address, _ALL_TOPICS), (address, topic))]

@@ -10,6 +10,8 @@ FAILURE_MS = 30_000
 """Isolation after a request without a response."""
 _STEPS = ((3_000, 60_000), (1_000, 30_000), (550, 10_000))
 """(latency of at least, isolated for), milliseconds."""
+SLOW_MS = _STEPS[-1][0]
+"""Latency from which on a response is slow."""
 
 
 class LatencyFaultTolerance:
@@ -18,11 +20,13 @@ class LatencyFaultTolerance:
     def __init__(self) -> None:
         """No broker is isolated."""
         self._until_ms: dict[str, int] = {}
+        self.ends_ms = 0
+        """No broker is isolated from then on."""
         self._failed: set[str] = set()
 
     def record_latency(self, address: str, latency_ms: int, now_ms: int) -> None:
         """Isolate a broker whose response was slow."""
-        if latency_ms < _STEPS[-1][0]:
+        if latency_ms < SLOW_MS:
             return
         for at_least, isolated_ms in _STEPS:
             if latency_ms >= at_least:
@@ -36,6 +40,7 @@ class LatencyFaultTolerance:
 
     def _isolate(self, address: str, until_ms: int) -> None:
         self._until_ms[address] = max(until_ms, self._until_ms.get(address, 0))
+        self.ends_ms = max(until_ms, self.ends_ms)
 
     def clear_failure(self, address: str) -> None:
         """End the isolation of a broker that failed and has responded again; one that was slow stays isolated."""

@@ -33,13 +33,14 @@ from tandemq.client.core.connections import Answer, RemotingClient
 from tandemq.client.core.operations import OperationRunner, Steps, refusal, void, wait
 from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.client.core.settings import ProducerOptions
-from tandemq.client.producer.encoder import SendEncoder, SendRequest, prepare, prepare_batches
-from tandemq.client.producer.fault_strategy import MQFaultStrategy, SendTarget
-from tandemq.client.producer.produce_accumulator import ProduceAccumulator, may_gather
-from tandemq.client.producer.publish_info import Select, TopicPublishInfo, TopicPublishTable
+from tandemq.client.producer.encoder import SendEncoder, SendRequest, part_of, plain_bytes_max, prepare, prepare_batches
+from tandemq.client.producer.fault_strategy import MQFaultStrategy
+from tandemq.client.producer.produce_accumulator import GatheredMessage, ProduceAccumulator, may_gather
+from tandemq.client.producer.publish_info import Select, SendTarget, TopicPublishInfo, TopicPublishTable
 from tandemq.client.producer.recall import recall
 from tandemq.client.producer.send_tracer import SendTracer
 from tandemq.client.producer.unique_keys import UniqueKeys
+from tandemq.engine import batch_part
 from tandemq.errors import ClosedError, LocalError, NoRoute, OutcomeUnknown, RemoteError, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -108,9 +109,9 @@ class _Cohort:
 
     __slots__ = ("count", "ended", "is_complete", "leave")
 
-    def __init__(self, leave: "Callable[[_Cohort], None]") -> None:
+    def __init__(self, leave: "Callable[[_Cohort, int], None]") -> None:
         self.leave = partial(leave, self)
-        """Called when one of them is settled."""
+        """Called when some of them are settled, with their number."""
         self.count = 0
         """Number of them that are not settled."""
         self.is_complete = False
@@ -140,6 +141,9 @@ class ProducerCore:
         self._strategy = strategy
         self._keys = keys
         self._random = random
+        self._timeout_ms = options.timeout_ms
+        self._retries, self._retry_ms = options.retries, options.retry_ms
+        self._plain_bytes_max = plain_bytes_max(options)
         self._encoder = SendEncoder(options.group, options.queues_per_new_topic)
         self._topics = TopicPublishTable(routes, random, options.queues_per_new_topic)
         self._waiting: list[_Sending] = []
@@ -173,13 +177,29 @@ class ProducerCore:
         Raises:
             LocalError, RecordTooLarge: nothing was sent.
         """
-        request = prepare(message, unique_key or self._keys.next(now.wall_ms), self.options)
-        if self._accumulator is None or not may_gather(message):
+        accumulator = self._accumulator
+        key = unique_key or self._keys.next(now.wall_ms)
+        if accumulator is not None and not self._is_closed:
+            part = batch_part(message, key, self._plain_bytes_max)
+            if part is not None:
+                leave = self._enter().leave
+                topic, wait_store_ok = message.topic, message.wait_store_ok
+                gathered = GatheredMessage(False, None, None, (), None, topic, wait_store_ok, part, key, leave)
+                return accumulator.add(gathered, select, now)
+        request = prepare(message, key, self.options)
+        if accumulator is None or not may_gather(message):
             return self.send_prepared(request, now, select=select)
         if self._is_closed:
             raise ClosedError("the producer is closed")
-        leave = self._enter().leave
-        return self._accumulator.add(request, select, now, leave, wait_store_ok=message.wait_store_ok)
+        gathered = GatheredMessage(
+            topic=message.topic,
+            wait_store_ok=message.wait_store_ok,
+            part=part_of(request),
+            unique_key=key,
+            on_settled=self._enter().leave,
+            alone=request if request.sys_flag else None,
+        )
+        return accumulator.add(gathered, select, now)
 
     def _start(self, request: SendRequest, select: Select | None, now: Now) -> Ticket[list[SendResult]]:
         """Send a request with messages that were gathered; while the producer closes, too."""
@@ -189,8 +209,10 @@ class ProducerCore:
 
     def send_prepared(self, request: SendRequest, now: Now, *, select: Select | None = None) -> Ticket[SendResult]:
         """Send one message that is encoded already."""
+        if self._is_closed:
+            raise ClosedError("the producer is closed")
         ticket: Ticket[SendResult] = Ticket()
-        self._begin(_Sending(request, ticket, select), now)
+        self._accept(_Sending(request, ticket, select), now)
         return ticket
 
     def send_batch(
@@ -263,9 +285,9 @@ class ProducerCore:
         cohort.count += 1
         return cohort
 
-    def _leave(self, cohort: _Cohort) -> None:
-        self.in_flight -= 1
-        cohort.count -= 1
+    def _leave(self, cohort: _Cohort, count: int = 1) -> None:
+        self.in_flight -= count
+        cohort.count -= count
         if not cohort.count and cohort.is_complete:
             self._cohorts.remove(cohort)
             cohort.ended.settle(None)
@@ -318,11 +340,13 @@ class ProducerCore:
         self._accept(sending, now)
 
     def _accept(self, sending: _Sending, now: Now) -> None:
-        sending.cohort = self._enter()
+        cohort = sending.cohort = self._cohort
+        cohort.count += 1
+        self.in_flight += 1
         sending.give_up_ms = now.mono_ms
-        if sending.select is None and not sending.oneway and self.options.retries > 0:
-            sending.attempts_left += self.options.retries
-            sending.give_up_ms += self.options.retry_ms
+        if sending.select is None and not sending.oneway and self._retries > 0:
+            sending.attempts_left += self._retries
+            sending.give_up_ms += self._retry_ms
         self._try(sending, now)
 
     def _park(self, sending: _Sending, now: Now) -> None:
@@ -361,7 +385,11 @@ class ProducerCore:
             self._park(sending, now)
             return
         try:
-            target = self._choose(sending, publish_info, now)
+            if sending.select is None and publish_info.queues:
+                is_late = now.mono_ms >= sending.give_up_ms
+                target = self._strategy.choose(publish_info, sending.last_broker, now, is_late=is_late)
+            else:
+                target = self._choose(sending, publish_info, now)
         except LocalError as error:  # of the function that chooses the queue
             self._finish(sending, error)
             return
@@ -391,14 +419,8 @@ class ProducerCore:
             self._remoting.send_oneway(address, command, now)
             self._finish(sending, None)
             return
-        sent_ms = now.mono_ms
-        self._remoting.request(
-            address,
-            command,
-            now,
-            partial(self._on_answer, sending, target, sent_ms),
-            timeout_ms=self.options.timeout_ms,
-        )
+        on_answer = partial(self._on_answer, sending, target, now.mono_ms)
+        self._remoting.request(address, command, now, on_answer, timeout_ms=self._timeout_ms)
 
     def _on_answer(self, sending: _Sending, target: SendTarget, sent_ms: int, answer: Answer, now: Now) -> None:
         if not isinstance(answer, Command):
@@ -490,8 +512,13 @@ class ProducerCore:
             self._retry_waiting_later(now)
 
     def _finish(self, sending: _Sending, error: TandemError | None) -> None:
-        assert sending.cohort is not None, "it has begun"
-        self._leave(sending.cohort)
+        cohort = sending.cohort
+        assert cohort is not None, "it has begun"
+        if cohort.is_complete:
+            self._leave(cohort)
+        else:
+            cohort.count -= 1
+            self.in_flight -= 1
         if sending.stored is not None:
             is_list = sending.is_list or sending.message.is_batch
             sending.ticket.settle(sending.stored if is_list else sending.stored[0])
@@ -506,15 +533,16 @@ def _no_target(topic: str) -> NoRoute:
 
 
 def _results(answer: Command, status: SendStatus, queue: MessageQueue, message: SendRequest) -> list[SendResult]:
-    queue_id = int(answer.fields["queueId"])
-    first = int(answer.fields["queueOffset"])
+    fields = answer.fields
+    queue_id = int(fields["queueId"])
+    first = int(fields["queueOffset"])
     if queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
     keys = message.unique_keys
-    if len(keys) == 1 and "," not in answer.fields["msgId"]:
-        handle = answer.fields.get("recallHandle", "")
-        return [SendResult(status, keys[0], answer.fields["msgId"], queue, first, handle)]
-    ids = answer.fields["msgId"].split(",")
+    msg_id = fields["msgId"]
+    if len(keys) == 1 and "," not in msg_id:
+        return [SendResult(status, keys[0], msg_id, queue, first, fields.get("recallHandle", ""))]
+    ids = msg_id.split(",")
     if len(ids) != len(keys):
         ids = [*ids, *[""] * len(keys)][: len(keys)]
     return [SendResult(status, key, ids[n], queue, first + n) for n, key in enumerate(keys)]

@@ -21,14 +21,12 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
 from tandemq.boundary import Now
 from tandemq.client.core.calls import Ticket, Timer, Timers
 from tandemq.client.core.operations import OperationRunner, void
 from tandemq.client.core.routes import TopicRoute
 from tandemq.client.core.settings import ProducerOptions
-from tandemq.client.producer.encoder import SendRequest, gathered_request, part_size
+from tandemq.client.producer.encoder import SendRequest, gathered_request
 from tandemq.client.producer.publish_info import Select, TopicPublishTable
 from tandemq.errors import ClosedError, LocalError, TandemError
 from tandemq.model.codes import ResponseCode
@@ -42,6 +40,10 @@ UNROUTED_MAX = 100_000
 """Maximum number of messages per topic that wait for its route."""
 
 
+def _nothing(_count: int) -> None:
+    """Nobody counts."""
+
+
 def may_gather(message: Message) -> bool:
     """Return whether brokers take a message in a batch."""
     properties = message.properties
@@ -52,43 +54,33 @@ def may_gather(message: Message) -> bool:
     )
 
 
-class _Gathered(msgspec.Struct, eq=False):
-    """One message that waits for its batch, or is in flight in one."""
+class GatheredMessage(Ticket[SendResult], eq=False):
+    """One message that waits for its batch, or is in flight in one; also its ticket."""
 
-    request: SendRequest
-    wait_store_ok: bool
-    size: int
-    """That of its part of a batch, bytes."""
-    ticket: Ticket[SendResult]
-    on_settled: Callable[[], None]
-
-    def settle(self, result: SendResult) -> None:
-        """Settle its ticket with a result."""
-        self.on_settled()
-        self.ticket.settle(result)
-
-    def fail(self, error: TandemError) -> None:
-        """Settle its ticket with an error."""
-        self.on_settled()
-        self.ticket.fail(error)
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether it cannot be in a batch."""
-        return bool(self.request.sys_flag)
+    topic: str = ""
+    wait_store_ok: bool = True
+    part: bytes = b""
+    """The message as part of a batch; dropped when it is settled."""
+    unique_key: str = ""
+    on_settled: Callable[[int], None] = _nothing
+    """Called with the number of messages that are settled, before the last of them is."""
+    alone: SendRequest | None = None
+    """Its request, if it cannot be in a batch."""
 
 
 class _Lane:
     """Messages of one topic that may share a request."""
 
-    __slots__ = ("batches", "is_due", "is_in_flight", "queue", "size", "timer", "waiting")
+    __slots__ = ("alone_count", "batches", "is_due", "is_in_flight", "queue", "size", "timer", "waiting")
 
     def __init__(self, queue: MessageQueue | None) -> None:
         self.queue = queue
         """The queue that was chosen for them, if it was."""
-        self.waiting: deque[_Gathered] = deque()
+        self.waiting: deque[GatheredMessage] = deque()
         self.size = 0
-        self.batches: deque[list[_Gathered]] = deque()
+        self.alone_count = 0
+        """Number of them that cannot be in a batch."""
+        self.batches: deque[list[GatheredMessage]] = deque()
         """Halves of a batch that was refused, to be sent before what waits."""
         self.timer: Timer | None = None
         self.is_due = False
@@ -114,26 +106,17 @@ class ProduceAccumulator:
         self._timers = timers
         self._start = start
         self._lanes: dict[tuple[str, bool, MessageQueue | None], _Lane] = {}
-        self._unrouted: dict[str, list[tuple[_Gathered, Select]]] = {}
+        self._unrouted: dict[str, list[tuple[GatheredMessage, Select]]] = {}
         self._is_hurried = False
         self._is_closed = False
 
-    def add(
-        self,
-        request: SendRequest,
-        select: Select | None,
-        now: Now,
-        on_settled: Callable[[], None],
-        *,
-        wait_store_ok: bool,
-    ) -> Ticket[SendResult]:
-        """Have a message sent with others; returns its own ticket. `on_settled` is called before its callbacks."""
-        gathered = _Gathered(request, wait_store_ok, part_size(request), Ticket(), on_settled)
+    def add(self, gathered: GatheredMessage, select: Select | None, now: Now) -> Ticket[SendResult]:
+        """Have a message sent with others; returns its own ticket."""
         if select is None:
             self._enter(gathered, None, now)
         else:
             self._place(gathered, select, now)
-        return gathered.ticket
+        return gathered
 
     def flush(self, now: Now) -> None:
         """Send all that waits, at once or behind what is in flight on its lane."""
@@ -152,19 +135,19 @@ class ProduceAccumulator:
         unrouted, self._unrouted = self._unrouted, {}
         for lane in lanes.values():
             for gathered in (*(one for batch in lane.batches for one in batch), *lane.waiting):
-                gathered.fail(error)
+                _fail(gathered, error)
         for entries in unrouted.values():
             for gathered, _ in entries:
-                gathered.fail(error)
+                _fail(gathered, error)
 
     # The queue that was chosen for a message.
 
-    def _place(self, gathered: _Gathered, select: Select, now: Now) -> None:
-        topic = gathered.request.topic
+    def _place(self, gathered: GatheredMessage, select: Select, now: Now) -> None:
+        topic = gathered.topic
         unrouted = self._unrouted.get(topic)
         if unrouted is not None:
             if len(unrouted) >= UNROUTED_MAX:
-                gathered.fail(LocalError(f"{UNROUTED_MAX} messages already wait for the route of {topic}"))
+                _fail(gathered, LocalError(f"{UNROUTED_MAX} messages already wait for the route of {topic}"))
             else:
                 unrouted.append((gathered, select))
             return
@@ -179,33 +162,38 @@ class ProduceAccumulator:
     def _routed(self, topic: str, found: Ticket[TopicRoute], now: Now) -> None:
         for gathered, select in self._unrouted.pop(topic, ()):
             if found.error is not None:
-                gathered.fail(found.error)
+                _fail(gathered, found.error)
             else:
                 self._place(gathered, select, now)
 
-    def _choose(self, gathered: _Gathered, select: Select, queues: list[MessageQueue], now: Now) -> None:
+    def _choose(self, gathered: GatheredMessage, select: Select, queues: list[MessageQueue], now: Now) -> None:
         if not queues:  # the producer waits for one, or fails the message
-            self._start(gathered.request, select, now).then(partial(_settle, [gathered]))
+            self._start(self._request([gathered]), select, now).then(partial(_settle, [gathered]))
             return
         try:
             queue = select(queues)
         except LocalError as error:
-            gathered.fail(error)
+            _fail(gathered, error)
         else:
             self._enter(gathered, queue, now)
 
     # Lanes.
 
-    def _enter(self, gathered: _Gathered, queue: MessageQueue | None, now: Now) -> None:
-        key = gathered.request.topic, gathered.wait_store_ok, queue
+    def _enter(self, gathered: GatheredMessage, queue: MessageQueue | None, now: Now) -> None:
+        key = gathered.topic, gathered.wait_store_ok, queue
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane(queue)
-        if lane.waiting and lane.size + gathered.size > self._bytes_max:
+        part_bytes = len(gathered.part)
+        size = lane.size + part_bytes
+        if size > self._bytes_max and lane.waiting:
             self._due(lane, now)
+            size = lane.size + part_bytes
         lane.waiting.append(gathered)
-        lane.size += gathered.size
-        if lane.size >= self._bytes_max or self._is_hurried:
+        lane.size = size
+        if gathered.alone is not None:
+            lane.alone_count += 1
+        if size >= self._bytes_max or self._is_hurried:
             self._due(lane, now)
         elif lane.timer is None and not lane.is_due:
             lane.timer = self._timers.at(now.mono_ms + self._linger_ms, partial(self._lingered, lane))
@@ -224,28 +212,41 @@ class ProduceAccumulator:
             self._send(lane, lane.batches.popleft() if lane.batches else self._cut(lane), now)
             lane.is_due = bool(lane.waiting or lane.batches)
 
-    def _cut(self, lane: _Lane) -> list[_Gathered]:
+    def _cut(self, lane: _Lane) -> list[GatheredMessage]:
         """Take the next batch from what waits: one message at least."""
         waiting = lane.waiting
-        batch, size = [waiting.popleft()], 0
-        size = batch[0].size
-        while waiting and not batch[0].is_alone and not waiting[0].is_alone:
-            if size + waiting[0].size > self._bytes_max:
+        if lane.size <= self._bytes_max and not lane.alone_count:
+            batch = list(waiting)
+            waiting.clear()
+            lane.size = 0
+            return batch
+        batch = [waiting.popleft()]
+        size = len(batch[0].part)
+        while waiting and batch[0].alone is None and waiting[0].alone is None:
+            if size + len(waiting[0].part) > self._bytes_max:
                 break
-            size += waiting[0].size
+            size += len(waiting[0].part)
             batch.append(waiting.popleft())
         lane.size -= size
+        lane.alone_count -= batch[0].alone is not None
         return batch
 
-    def _send(self, lane: _Lane, batch: list[_Gathered], now: Now) -> None:
-        first = batch[0]
+    def _send(self, lane: _Lane, batch: list[GatheredMessage], now: Now) -> None:
         queue = lane.queue
-        request = gathered_request([one.request for one in batch], wait_store_ok=first.wait_store_ok)
+        request = self._request(batch)
         lane.is_in_flight = queue is not None
         select: Select | None = None if queue is None else lambda _queues: queue
         self._start(request, select, now).then(partial(self._ended, lane, batch))
 
-    def _ended(self, lane: _Lane, batch: list[_Gathered], done: Ticket[list[SendResult]]) -> None:
+    @staticmethod
+    def _request(batch: list[GatheredMessage]) -> SendRequest:
+        first = batch[0]
+        if first.alone is not None:
+            return first.alone
+        keys = tuple([one.unique_key for one in batch])
+        return gathered_request(first.topic, [one.part for one in batch], keys, wait_store_ok=first.wait_store_ok)
+
+    def _ended(self, lane: _Lane, batch: list[GatheredMessage], done: Ticket[list[SendResult]]) -> None:
         error = done.error
         lane.is_in_flight = False
         if error is not None and error.code == ResponseCode.MESSAGE_ILLEGAL and len(batch) > 1 and not self._is_closed:
@@ -260,18 +261,31 @@ class ProduceAccumulator:
         elif not lane.waiting:
             self._forget(lane, batch[0])
 
-    def _forget(self, lane: _Lane, last: _Gathered) -> None:
+    def _forget(self, lane: _Lane, last: GatheredMessage) -> None:
         """Drop a lane that nothing waits on; there may be one per queue."""
-        key = last.request.topic, last.wait_store_ok, lane.queue
+        key = last.topic, last.wait_store_ok, lane.queue
         if self._lanes.get(key) is lane:
             del self._lanes[key]
 
 
-def _settle(batch: list[_Gathered], done: Ticket[list[SendResult]]) -> None:
+def _settle(batch: list[GatheredMessage], done: Ticket[list[SendResult]]) -> None:
     """Give each message of a request its result, or all of them the error."""
     if done.error is not None:
         for gathered in batch:
-            gathered.fail(done.error)
-    else:
-        for gathered, result in zip(batch, done.result(), strict=True):
-            gathered.settle(result)
+            _fail(gathered, done.error)
+        return
+    counted, last = batch[0].on_settled, batch[-1]
+    are_mixed = any(gathered.on_settled is not counted for gathered in batch)
+    for gathered, result in zip(batch, done.result(), strict=True):
+        if are_mixed:
+            gathered.on_settled(1)
+        elif gathered is last:
+            counted(len(batch))
+        gathered.part = b""
+        gathered.settle(result)
+
+
+def _fail(gathered: GatheredMessage, error: TandemError) -> None:
+    gathered.on_settled(1)
+    gathered.part = b""
+    gathered.fail(error)

@@ -6,8 +6,10 @@ Source: RocketMQ TopicPublishInfo.
 from collections.abc import Callable
 from random import Random
 
+import msgspec
+
 from tandemq.client.core.operations import Steps, current_time, wait
-from tandemq.client.core.routes import TEMPLATE_TOPIC, Routes, TopicRoute, new_topic_route
+from tandemq.client.core.routes import MASTER_ID, TEMPLATE_TOPIC, Routes, TopicRoute, new_topic_route
 from tandemq.errors import NoRoute
 from tandemq.model.message import MessageQueue
 
@@ -15,10 +17,17 @@ Select = Callable[[list[MessageQueue]], MessageQueue]
 """Chooses one of a topic's queues, which are sorted. A LocalError that it raises is that of the send."""
 
 
+class SendTarget(msgspec.Struct, frozen=True, gc=False):
+    """Where a message goes: a queue, and the address of the member that stores it."""
+
+    queue: MessageQueue
+    address: str
+
+
 class TopicPublishInfo:
     """Queues of one topic that accept messages, and whose turn it is."""
 
-    __slots__ = ("_turns", "by_group", "is_weighted", "position", "queues", "route", "version", "weights")
+    __slots__ = ("_turns", "at_masters", "by_group", "is_weighted", "position", "queues", "route", "version", "weights")
 
     def __init__(self, route: TopicRoute, routes: Routes, position: int) -> None:
         """The queues as the routes are now. `position`: where the turns start, any number."""
@@ -32,7 +41,18 @@ class TopicPublishInfo:
         self.weights = {name: routes.group(name).weight for name in self.by_group}
         self.is_weighted = len(set(self.weights.values())) > 1
         self.position = position
+        self.at_masters = self._at_masters(routes)
+        """Each queue with the address of its master, if every group has one and each queue gets as many messages."""
         self._turns: dict[str, int] = {}
+
+    def _at_masters(self, routes: Routes) -> list[SendTarget]:
+        masters = {name: routes.group(name).members.get(MASTER_ID) for name in self.by_group}
+        targets = [
+            SendTarget(queue, address)
+            for queue in self.queues
+            if (address := masters[queue.broker_name]) is not None and routes.is_master(address)
+        ]
+        return targets if len(targets) == len(self.queues) and not self.is_weighted else []
 
     def next_of(self, broker_name: str) -> MessageQueue:
         """Return the queue of a broker group whose turn it is."""

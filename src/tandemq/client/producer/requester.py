@@ -46,18 +46,13 @@ Introduce = Callable[[Sequence[str], Now], Ticket[None]]
 """Fetches the routes of topics and sends a heartbeat to their brokers."""
 
 
-class RequestTicket(Ticket[ReplyMessage]):
+class RequestTicket(Ticket[ReplyMessage], eq=False):
     """Outcome of a request."""
 
-    __slots__ = ("correlation_id", "sent", "timer")
-
-    def __init__(self, correlation_id: str) -> None:
-        """Not settled."""
-        super().__init__()
-        self.correlation_id = correlation_id
-        self.sent: SendResult | None = None
-        """Where the request is stored, once that is known."""
-        self.timer: Timer | None = None
+    correlation_id: str = ""
+    sent: SendResult | None = None
+    """Where the request is stored, once that is known."""
+    timer: Timer | None = None
 
 
 class Requester:
@@ -112,7 +107,7 @@ class Requester:
             raise LocalError(f"the timeout of a request is {timeout_ms} ms; it must be 1 to {TIMEOUT_MS_MAX}")
         if len(self._waiting) >= WAITING_MAX:
             raise LocalError(f"{WAITING_MAX} requests already wait for their replies")
-        ticket = RequestTicket(str(UUID(int=self._random.getrandbits(128), version=4)))
+        ticket = RequestTicket(correlation_id=str(UUID(int=self._random.getrandbits(128), version=4)))
         asked = {CORRELATION_ID: ticket.correlation_id, REPLY_TO_CLIENT: self._client_id, TTL: str(timeout_ms)}
         prepared = prepare(
             replace(message, properties=message.properties | asked), self._keys.next(now.wall_ms), producer.options

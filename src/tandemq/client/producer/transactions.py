@@ -94,17 +94,13 @@ _NOT_CONFIRMED = frozenset(
 only by the answer to its next check."""
 
 
-class TransactionTicket(Ticket[SendResult]):
+class TransactionTicket(Ticket[SendResult], eq=False):
     """A transaction; settled when its half message is stored."""
 
-    __slots__ = ("properties", "topic", "unique_key")
-
-    def __init__(self, topic: str, unique_key: str, properties: str = "") -> None:
-        """Create an unsettled ticket; `properties`: the encoded properties of the half message."""
-        super().__init__()
-        self.topic = topic
-        self.unique_key = unique_key
-        self.properties = properties
+    topic: str = ""
+    unique_key: str = ""
+    properties: str = ""
+    """The encoded properties of the half message."""
 
 
 class TransactionCheck(msgspec.Struct, eq=False):
@@ -198,7 +194,9 @@ class TransactionCore:
             marks[CHECK_IMMUNITY] = str(check_after_s)
         key = self._keys.next(now.wall_ms)
         prepared = prepare(replace(message, properties=message.properties | marks), key, self._producer.options)
-        ticket = self._running[key] = TransactionTicket(message.topic, key, prepared.properties)
+        ticket = self._running[key] = TransactionTicket(
+            topic=message.topic, unique_key=key, properties=prepared.properties
+        )
         try:
             sent = self._producer.send_prepared(prepared, now, select=select)
         except LocalError:

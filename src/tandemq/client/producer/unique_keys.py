@@ -7,10 +7,10 @@ Source: docs/internals/storage.md, "commit log"; RocketMQ MessageClientIDSetter.
 
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from struct import Struct
+
+from tandemq.engine import unique_key
 
 _MONTH_MS_MAX = 28 * 24 * 3_600_000
-_TAIL = Struct(">IH")
 
 
 class UniqueKeys:
@@ -31,7 +31,7 @@ class UniqueKeys:
             # No month is shorter; after that time the month is computed again.
             self._month_end_ms = max(self._month_start_ms + _MONTH_MS_MAX, wall_ms + 1)
         self._count = self._count + 1 & 0xFFFF
-        return self._head + _TAIL.pack(wall_ms - self._month_start_ms & 0xFFFFFFFF, self._count).hex().upper()
+        return unique_key(self._head, wall_ms - self._month_start_ms, self._count)
 
 
 def month_start_ms(wall_ms: int) -> int:

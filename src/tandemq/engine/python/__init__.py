@@ -12,6 +12,7 @@
     budget.py        rates of users, topics and groups
     timers.py        records of timed messages
     moves.py         records stored again in other queues
+    new_messages.py  messages of our client's producers
 
 The compiled engine has the same parts in files of the same name, `.pxi`.
 """
@@ -22,6 +23,16 @@ from tandemq.engine.python.filters import FilterProgram, Selected, evaluation_co
 from tandemq.engine.python.keys import KEY_ROW, KEY_ROW_BYTES, LinkedKeys, key_hash, key_rows, link_keys
 from tandemq.engine.python.messages import RecordProperties, StoredMessages, record_properties, stored_messages
 from tandemq.engine.python.moves import CopiedRecord, MovedRecords, MoveRule, RecordChanges, copy_record, move_records
+from tandemq.engine.python.new_messages import (
+    SENT_PROPERTIES_MAX,
+    UNUSUAL_PROPERTIES,
+    batch_part,
+    is_sent_topic,
+    json_frame,
+    plain_properties,
+    send_fields,
+    unique_key,
+)
 from tandemq.engine.python.pulls import Gathered, LogSources, gather_messages
 from tandemq.engine.python.queue_tail import QueueTail, commit_staged, waiting_messages
 from tandemq.engine.python.records import (
@@ -58,7 +69,9 @@ __all__ = [
     "KEY_ROW",
     "KEY_ROW_BYTES",
     "NAME",
+    "SENT_PROPERTIES_MAX",
     "TIMED_BYTES_MAX",
+    "UNUSUAL_PROPERTIES",
     "WAITS_UNCHANGED",
     "Ack",
     "AckEngine",
@@ -88,23 +101,29 @@ __all__ = [
     "TimerRow",
     "TopicTarget",
     "VerifiedRecords",
+    "batch_part",
     "commit_staged",
     "copy_record",
     "copy_spans",
     "evaluation_cost",
     "gather_messages",
+    "is_sent_topic",
+    "json_frame",
     "key_hash",
     "key_rows",
     "link_keys",
     "move_records",
     "parse_records",
+    "plain_properties",
     "property_spans",
     "record_entries",
     "record_properties",
     "select_messages",
+    "send_fields",
     "stage_records",
     "stored_messages",
     "timer_heads",
+    "unique_key",
     "verify_records",
     "waiting_messages",
 ]

@@ -143,7 +143,7 @@ async def test_cancelled_close_ends_calls_that_wait(tandemq_broker: LocalCluster
     async with PushConsumer(ns, group="g", topics={"T": "*"}) as consumer, PullConsumer(ns, group="h") as pulls:
         calls = [consumer.receive(), anext(aiter(consumer)), pulls.poll(), consumer.run(handle)]
         tasks = [asyncio.ensure_future(call) for call in calls]
-        await until(lambda: len(consumer._receivers) == 3 and pulls._waiting)
+        await until(lambda: len(consumer._receivers) == 2 and consumer._idle and pulls._waiting)
         await cancelled_close(consumer)
         await cancelled_close(pulls)
         async with asyncio.timeout(60):
@@ -279,7 +279,7 @@ async def test_failure_of_the_client_ends_receivers_and_run_with_an_error(
     ):
         calls = [consumer.receive(), consumer.run(handle, concurrency=2), anext(aiter(consumer)), pulls.poll()]
         tasks = [asyncio.ensure_future(call) for call in calls]
-        await until(lambda: len(consumer._receivers) == 4 and pulls._waiting)
+        await until(lambda: len(consumer._receivers) == len(consumer._idle) == 2 and pulls._waiting)
         monkeypatch.setattr(ClientNode, "turn", broken)
         for client in (consumer, pulls):
             assert client._shell is not None

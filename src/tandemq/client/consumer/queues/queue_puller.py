@@ -114,7 +114,8 @@ class QueuePuller:
         self.subscription = subscription
         self._suggested_id = MASTER_ID
         self._refused_until_ms: dict[str, int] = {}
-        self._is_in_flight = False
+        self.is_in_flight = False
+        """Whether a pull waits for its response; then `pull` has no effect."""
         self._generation = 0
         self._is_stopped = False
         self._pause: Timer | None = None
@@ -139,12 +140,12 @@ class QueuePuller:
 
     def pull(self, now: Now) -> None:
         """Send a pull, unless one is in flight, the process queue is full, or the queue pauses."""
-        if self._is_in_flight or self._is_stopped or self._pause is not None or not self._process_queue.has_room:
+        if self.is_in_flight or self._is_stopped or self._pause is not None or not self._process_queue.has_room:
             return
         address = self._choose(now)
         if address is None:
             return
-        self._is_in_flight = True
+        self.is_in_flight = True
         self.read_from = address
         self.pulled_ms = now.mono_ms
         generation = self._generation
@@ -160,7 +161,7 @@ class QueuePuller:
     def restart(self, now: Now) -> None:
         """Pull at once from the new offset of the process queue; the response in flight is dropped."""
         self._generation += 1
-        self._is_in_flight = False
+        self.is_in_flight = False
         self.pull(now)
 
     def _choose(self, now: Now) -> str | None:
@@ -216,7 +217,7 @@ class QueuePuller:
     def _on_answer(self, address: str, generation: int, answer: Answer, now: Now) -> None:
         if self._is_stopped or generation != self._generation:
             return
-        self._is_in_flight = False
+        self.is_in_flight = False
         queue = self._process_queue.queue
         if isinstance(answer, TandemError):
             log.info("pull failed queue=%s address=%s error=%s", queue, address, answer)
