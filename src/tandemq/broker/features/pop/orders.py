@@ -198,9 +198,9 @@ class Orders(Feature):
             self._unlocks = [(time_ms, place) for place, time_ms in self._unlock_ms.items()]
             heapify(self._unlocks)
 
-    def take_unlocked(self, wall_ms: int) -> set[str]:
+    def take_unlocked(self, wall_ms: int) -> list[str]:
         """Return the topics of queues that may be popped again since the last call."""
-        found: set[str] = set()
+        found: dict[str, None] = {}
         while self._unlocks and self._unlocks[0][0] <= wall_ms:
             noted_ms, place = heappop(self._unlocks)
             if self._unlock_ms.get(place) != noted_ms:
@@ -212,8 +212,8 @@ class Orders(Feature):
             if (until_ms := batch.blocks_until()) > wall_ms:
                 self._unlock_at(place, until_ms)
             else:
-                found.add(place[0])
-        return found
+                found[place[0]] = None
+        return list(found)
 
     def forget(self, place: Place) -> None:
         """Forget the batch of a queue: an operator has set the group's offset."""

@@ -99,13 +99,13 @@ class PopProcessor(Feature):
         self._checks = ReadChecks(kernel)
         self.waiting = WaitingRequests()
         self._next_revive_queue = count(kernel.random.randrange(queues.count))
-        self._touched: set[str] = set()
+        self._touched: dict[str, None] = {}
         """Topics with waiting requests that get messages in this turn."""
         self._rounds: dict[str, _Round] = {}
         """By topic whose waiting requests are to be tried."""
         self._tried_end = -1
         """Log offset up to which consumers could see messages when they were tried last."""
-        self._crowded: dict[int, set[str]] = {}
+        self._crowded: dict[int, dict[str, None]] = {}
         """Topics of requests that could not be answered because their connection had no room, by connection."""
         self.popped = 0
         """Messages taken since the start."""
@@ -314,7 +314,7 @@ class PopProcessor(Feature):
         """Whether a request may be answered in this turn; else its topic is tried again once there is room."""
         has_room = self._pulls.has_room(request.link)
         if not has_room:
-            self._crowded.setdefault(request.link, set()).add(request.topic)
+            self._crowded.setdefault(request.link, {})[request.topic] = None
         return has_room
 
     def _notify(self, request: WaitingRequest, now: Now) -> bool:
@@ -396,12 +396,12 @@ class PopProcessor(Feature):
 
     def _came_back(self, topic: str, _group: str) -> None:
         if self.waiting.awaits(topic):
-            self._touched.add(topic)
+            self._touched[topic] = None
 
     def before_commit(self, _now: Now) -> None:
         """Note the topics with waiting requests that get messages."""
         if self.waiting.size:
-            self._touched.update([queue.topic for queue in self._store.touched if self.waiting.awaits(queue.topic)])
+            self._touched.update({queue.topic: None for queue in self._store.touched if self.waiting.awaits(queue.topic)})
 
     def committed(self, _now: Now) -> None:
         """Count what was taken, and wake the requests for topics that got messages."""
