@@ -401,7 +401,8 @@ class PopProcessor(Feature):
     def before_commit(self, _now: Now) -> None:
         """Note the topics with waiting requests that get messages."""
         if self.waiting.size:
-            self._touched.update({queue.topic: None for queue in self._store.touched if self.waiting.awaits(queue.topic)})
+            topics = [queue.topic for queue in self._store.touched]
+            self._touched.update(dict.fromkeys(topic for topic in topics if self.waiting.awaits(topic)))
 
     def committed(self, _now: Now) -> None:
         """Count what was taken, and wake the requests for topics that got messages."""
