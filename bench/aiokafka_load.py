@@ -12,7 +12,7 @@ import time
 from random import Random
 from typing import Any
 
-import aiokafka  # type: ignore[import-not-found]
+import aiokafka
 
 BEGUN = 1_000
 """Messages that are begun before one waits for them."""

@@ -38,41 +38,25 @@ mv requirements-docs.lock.tmp requirements-docs.lock
         --no-emit-find-links --output-file - pyproject.toml
 } >requirements-console.lock.tmp
 mv requirements-console.lock.tmp requirements-console.lock
-{
-    echo '# The S3 server of the tests (moto), in an environment of its own, .venv-s3: it needs other versions than requirements.lock.'
-    echo '# Made by `make lock`; do not edit.'
-    printf 'moto[s3]>=5.1\nflask>=3\nflask-cors>=6\n' >.lock-venv/s3.in
-    .lock-venv/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
-        --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/s3.in
-} >requirements-s3.lock.tmp
-mv requirements-s3.lock.tmp requirements-s3.lock
-{
-    echo "# RocketMQ's Python gRPC client for the tests, in an environment of its own: its generated classes of the protocol conflict with"
-    echo '# others in one process. Made by `make lock`; do not edit.'
-    echo 'rocketmq-python-client==5.1.2' >.lock-venv/grpc-client.in
-    .lock-venv/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
-        --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/grpc-client.in
-} >requirements-grpc-client.lock.tmp
-mv requirements-grpc-client.lock.tmp requirements-grpc-client.lock
-{
-    echo '# What `make release` checks its files with, in an environment of its own, .venv-release. Made by `make lock`; do not edit.'
-    printf 'cyclonedx-python-lib[json-validation]>=11\ntwine>=6\n' >.lock-venv/release.in
-    .lock-venv/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
-        --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/release.in
-} >requirements-release.lock.tmp
-mv requirements-release.lock.tmp requirements-release.lock
-{
-    echo '# What validates the Helm chart for Kubernetes, in an environment of its own. Made by `make lock`; do not edit.'
-    echo 'kubernetes-validate>=1.37' >.lock-venv/kubernetes.in
-    .lock-venv/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
-        --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/kubernetes.in
-} >requirements-kubernetes.lock.tmp
-mv requirements-kubernetes.lock.tmp requirements-kubernetes.lock
-{
-    echo "# Kafka's Python client for \`python -m bench.beside_aiokafka\`, in an environment of its own. Made by \`make lock\`; do not edit."
-    echo 'aiokafka>=0.14' >.lock-venv/aiokafka.in
-    .lock-venv/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
-        --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/aiokafka.in
-} >requirements-aiokafka.lock.tmp
-mv requirements-aiokafka.lock.tmp requirements-aiokafka.lock
+# Resolves an environment of its own: the name of its lock file, the file's first line, and what it needs.
+apart() {
+    name=$1 title=$2
+    shift 2
+    printf '%s\n' "$@" >.lock-venv/apart.in
+    {
+        echo "# $title"
+        echo '# Made by `make lock`; do not edit.'
+        .lock-venv/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
+            --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/apart.in
+    } >"requirements-$name.lock.tmp"
+    mv "requirements-$name.lock.tmp" "requirements-$name.lock"
+}
+
+apart s3 'The S3 server of the tests (moto), which needs other versions than requirements.lock.' \
+    'moto[s3]>=5.1' 'flask>=3' 'flask-cors>=6'
+apart grpc-client "RocketMQ's Python gRPC client for the tests, whose generated classes of the protocol conflict with others." \
+    'rocketmq-python-client==5.1.2'
+apart release 'What `make release` checks its files with.' 'cyclonedx-python-lib[json-validation]>=11' 'twine>=6'
+apart kubernetes 'What validates the Helm chart for Kubernetes.' 'kubernetes-validate>=1.37'
+apart aiokafka "Kafka's Python client for \`python -m bench.beside_aiokafka\`." 'aiokafka>=0.14'
 rm -rf .lock-venv

@@ -140,6 +140,8 @@ def test_drain_that_would_leave_a_topic_without_queues_is_refused(command: Run) 
     assert "Only" in refused
     assert "add-group" in refused
     assert command("cluster", "drain", "broker-a", "--force", "--wait", "0")["drained"]
+    command("topic", "create", "Both")
+    assert "Both" in command("cluster", "drain", "broker-b", code=1), "the other group is drained"
     command("cluster", "drain", "broker-a", "--undo")
 
 

@@ -114,6 +114,11 @@ def broker_config(
         show_facts(found, as_json=False)
 
 
+def _wait_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds --wait, which the command gets as `wait_s`; `text`: its help."""
+    return click.option("--wait", "wait_s", default=60.0, show_default=True, type=click.FloatRange(0), help=text)
+
+
 @cluster.command(name="add-group")
 @click.argument("broker", shell_complete=complete_brokers)
 @click.option(
@@ -123,14 +128,7 @@ def broker_config(
     shell_complete=complete_topics,
     help="Only this topic; repeatable.  [default: all]",
 )
-@click.option(
-    "--wait",
-    "wait_s",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(0),
-    help="How long consumers of the new queues are waited for, seconds.",
-)
+@_wait_option("How long consumers of the new queues are waited for, seconds.")
 @namesrv_option
 @json_option
 def add_group(broker: str, topics: tuple[str, ...], wait_s: float, name_servers: str, as_json: bool) -> None:
@@ -170,22 +168,13 @@ def add_group(broker: str, topics: tuple[str, ...], wait_s: float, name_servers:
     for topic, reason in found["leftOut"].items():
         click.echo(f"left out: {topic}: {reason}")
     if found["lateGroups"]:
-        click.echo(
-            f"these groups did not have all new queues in time, and may get first messages late: "
-            f"{', '.join(found['lateGroups'])}"
-        )
+        late = ", ".join(found["lateGroups"])
+        click.echo(f"these groups have not reported all new queues in time, and may get first messages late: {late}")
 
 
 @cluster.command()
 @click.argument("broker", shell_complete=complete_brokers)
-@click.option(
-    "--wait",
-    "wait_s",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(0),
-    help="How long producers are waited for until they have left, seconds.",
-)
+@_wait_option("How long producers are waited for until they have left, seconds.")
 @click.option(
     "--limit", "limit_s", type=click.FloatRange(0), help="Wait no longer for consumers, seconds; exit code 1."
 )

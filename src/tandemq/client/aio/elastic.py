@@ -79,8 +79,8 @@ async def plan_joining(admin: Admin, broker_name: str, topics: Collection[str]) 
     configs = await _user_topics(admin, info)
     wanted: list[TopicConfig] = []
     left: dict[str, str] = {}
-    for topic in sorted(set(topics) - configs.keys()):
-        raise LocalError(f"topic {topic} does not exist", hint="tandemq topic list shows all topics")
+    if unknown := sorted(set(topics) - configs.keys()):
+        raise LocalError(f"topic {unknown[0]} does not exist", hint="tandemq topic list shows all topics")
     for topic, by_broker in configs.items():
         if topics and topic not in topics:
             continue
@@ -201,12 +201,22 @@ async def unplaced_topics(admin: Admin, broker_name: str) -> list[str]:
     """
     info = await admin.cluster_info()
     _group(info, broker_name)
+    takes = {broker_name}
+    for name, group in info.brokers.items():
+        if MASTER_ID in group.members and await _takes_writes(admin, group.members[MASTER_ID]):
+            takes.add(name)
     found: list[str] = []
     for topic, by_broker in (await _user_topics(admin, info)).items():
         writable = {name for name, config in by_broker.items() if config.perm & Permission.WRITE}
-        if writable == {broker_name}:
+        if writable & takes == {broker_name}:
             found.append(topic)
     return found
+
+
+async def _takes_writes(admin: Admin, master: str) -> bool:
+    """Return whether a master takes messages: it has not been drained."""
+    permission = (await admin.broker_config(master)).get("brokerPermission", "")
+    return bool(int(permission or Permission.READ_WRITE) & Permission.WRITE)
 
 
 async def leave(admin: Admin, broker_name: str, wait_s: float, show: Show) -> None:
