@@ -26,8 +26,6 @@ class LatencyFaultTolerance:
 
     def record_latency(self, address: str, latency_ms: int, now_ms: int) -> None:
         """Isolate a broker whose response was slow."""
-        if latency_ms < SLOW_MS:
-            return
         for at_least, isolated_ms in _STEPS:
             if latency_ms >= at_least:
                 self._isolate(address, now_ms + isolated_ms)
