@@ -37,6 +37,9 @@ class Now(msgspec.Struct, eq=False, gc=False):
 class File(Protocol):
     """A file with random access. Errors are raised as StoreErrors."""
 
+    path: str
+    """Where it is, for messages."""
+
     def pwrite(self, data: Buffer, position: int) -> None:
         """Write all bytes at a position.
 
@@ -51,6 +54,16 @@ class File(Protocol):
         Raises:
             DiskFailed: the device failed.
         """
+
+    def pread_cached(self, size: int, position: int) -> bytes | None:
+        """Return bytes as `pread` does, if that needs no wait for the device; else None.
+
+        Raises:
+            DiskFailed: the device failed.
+        """
+
+    def will_read(self, size: int, position: int) -> None:
+        """Have the kernel begin to read bytes that `pread` will soon ask for; a hint."""
 
     def fileno(self) -> int:
         """Return the descriptor, with which the engine reads what the page cache has; -1 if there is none."""
@@ -212,6 +225,8 @@ class Job:
     done: Done = _ignore
     syncs: Sequence[File] = ()
     """Set if `run` only syncs these files: a shell may then submit the syncs to the kernel instead."""
+    is_read: bool = False
+    """Set if `run` reads the device for clients: a shell keeps threads for such jobs, as they may hang with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ from tandemq.nameserver.node import NameServer
 
 log = logging.getLogger(__name__)
 
+UNCACHED = (0.0, 0.0, 0.05, 0.5)
+"""Probabilities that the page cache lacks what is read, of which each run has one."""
+
 
 class Host:
     """A broker's machine, disk and settings, and the process that runs there, if any."""
@@ -49,7 +52,9 @@ class Host:
         """Number of starts of its process."""
 
     def _new_disk(self) -> SimDisk:
-        return SimDisk(Random(self._cluster.world.random.getrandbits(64)))
+        disk = SimDisk(Random(self._cluster.world.random.getrandbits(64)))
+        disk.uncached = Random(f"{self._cluster.world.seed}-cache").choice(UNCACHED)
+        return disk
 
     @property
     def is_master(self) -> bool:

@@ -128,6 +128,15 @@ class SimFile:
         self._disk.raise_fault("pread", self.path)
         return _load(self._content.pages, self._content.size, size, position)
 
+    def pread_cached(self, size: int, position: int) -> bytes | None:
+        """See `boundary.File`."""
+        if self._disk.uncached and self._disk.random.random() < self._disk.uncached:
+            return None
+        return self.pread(size, position)
+
+    def will_read(self, size: int, position: int) -> None:
+        """See `boundary.File`."""
+
     def fileno(self) -> int:
         """See `boundary.File`."""
         return -1
@@ -182,6 +191,8 @@ class SimDisk:
         """Number of calls, by operation."""
         self.on_call: Callable[[str, str], None] | None = None
         """Called before each operation with its name and path; may raise `PowerLoss`."""
+        self.uncached = 0.0
+        """Probability that the page cache lacks what is read, so that the device has to be waited for."""
         self.lies = False
         """Whether `datasync` returns without syncing, to show that a check can fail."""
         self.life = 0
@@ -304,6 +315,7 @@ class SimDisk:
         """Remove all faults."""
         self.faults.clear()
         self.on_call = None
+        self.uncached = 0.0
 
     def kill(self) -> None:
         """End the process; its written bytes stay."""

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 SPINS_MAX = 300
 TICK_US = 20 * MS
 """Maximum delay of timers, several of which run in one turn, as on a busy machine."""
+HANGING, HUNG_US = 0.05, 15_000 * MS
+"""Share of the reads of the device for clients that hang, and for how long."""
 CRASHES = (
     ArithmeticError,
     AssertionError,
@@ -261,6 +263,8 @@ class Process:
     def _start_job(self, job: Job) -> None:
         random, (low_us, high_us) = self.world.random, self.sync_delay_us
         delay = low_us + int(random.random() * (high_us - low_us))
+        if job.is_read and random.random() < HANGING:
+            delay += HUNG_US
         if random.random() < 0.5:
             done = self._run_job(job)
             self.world.after(delay, lambda: self._job_ended(done))

@@ -3,6 +3,7 @@
 This is the only place where OSErrors are converted to StoreErrors.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -18,6 +19,10 @@ from tandemq.telemetry.buckets import DurationBuckets
 
 TIMED = "commitlog/"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+"""Flag of a read that must not wait for the device; 0 where the system has none, and each read may wait."""
+_NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""Errors of file systems that do not know the flag."""
 
 
 @contextmanager
@@ -79,6 +84,28 @@ class RealFile:
             return os.pread(self._fd, size, position)
         except OSError as error:
             raise self.error(error) from error
+
+    def pread_cached(self, size: int, position: int) -> bytes | None:
+        """See `boundary.File`."""
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(self._fd, [buffer], position, RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in _NOT_SUPPORTED:
+                return self.pread(size, position)
+            raise self.error(error) from error
+        if count == size:
+            return bytes(buffer)
+        # What is missing is behind the end of the file, or not cached.
+        return bytes(buffer[:count]) if position + count >= self.size() else None
+
+    def will_read(self, size: int, position: int) -> None:
+        """See `boundary.File`."""
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_WILLNEED)
 
     def datasync(self) -> None:
         """See `boundary.File`."""

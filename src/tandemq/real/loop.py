@@ -40,7 +40,7 @@ from tandemq.real.network.ports import Ports
 from tandemq.real.network.resolver import Resolver
 from tandemq.real.network.socket_connection import SocketConnection, surplus
 from tandemq.real.network.tls import Tls
-from tandemq.real.workers import Workers
+from tandemq.real.workers import READERS, Workers
 from tandemq.refusals import Refusals
 from tandemq.registry import RegistrySession
 
@@ -112,6 +112,7 @@ class Loop:
         self._unread_bytes = 0
         self._turn_began_ns = 0
         self._workers = Workers(self.wake)
+        self._readers = Workers(self.wake, "reader", READERS)
         self._syncs = FileSyncs()
         if self._syncs.fd >= 0:
             self._epoll.register(self._syncs.fd, select.EPOLLIN)
@@ -201,7 +202,8 @@ class Loop:
             wait_ms = max(0, min(wait_ms, deadline - read_clock().mono_ms))
         received = self._take_unread()
         left = len(received)
-        is_due = self._events or self._workers.done or self._resolver.has_found or self._handshakes.has_waiting
+        is_done = self._workers.done or self._readers.done
+        is_due = self._events or is_done or self._resolver.has_found or self._handshakes.has_waiting
         if left or is_due:
             wait_ms = 0
         self._ports.resume()
@@ -290,9 +292,9 @@ class Loop:
         self._events.append(event)
 
     def _take_events(self) -> list[Event]:
-        done = self._workers.done
-        while done:
-            self._events.append(done.popleft())
+        for done in (self._workers.done, self._readers.done):
+            while done:
+                self._events.append(done.popleft())
         if self.registry is not None:
             self._events.extend(self.registry.take_events())
         events, self._events = self._events, []
@@ -378,7 +380,9 @@ class Loop:
 
     def _carry_out(self, turn: Turn) -> None:
         for job in turn.jobs:  # first, since they run in parallel to the rest
-            if not self._syncs.begin(job):
+            if job.is_read:
+                self._readers.start(job)
+            elif not self._syncs.begin(job):
                 self._workers.start(job)
         for number, buffers in turn.sends.items():
             link = self._by_number.get(number)
@@ -600,6 +604,7 @@ class Loop:
             self._drop(link, "stopping")
         self._ports.close()
         self._workers.end()
+        self._readers.end()  # and not joined: nothing depends on a read, which may hang with the device
         self._resolver.close()
         self._workers.join()
         self._syncs.close()

@@ -9,15 +9,19 @@ from tandemq.boundary import Job, JobDone
 
 WORKERS = 3
 """One for each kind of job of a broker: syncing the log, syncing queues and index, saving tables."""
+READERS = 4
+"""Number of reads of the device for clients at a time."""
 JOIN_S = 10
 
 
 class Workers:
-    """At most `WORKERS` threads, started on demand."""
+    """A limited number of threads, started on demand."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], name: str = "worker", threads_max: int = WORKERS) -> None:
         """Create no thread yet. `wake` is called on a worker thread when a job is done."""
         self._wake = wake
+        self._name = name
+        self._threads_max = threads_max
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.done: deque[JobDone] = deque()
@@ -25,8 +29,8 @@ class Workers:
 
     def start(self, job: Job) -> None:
         """Run a job on the next free thread."""
-        if len(self._threads) < WORKERS:
-            thread = threading.Thread(target=self._work, name=f"worker-{len(self._threads)}", daemon=True)
+        if len(self._threads) < self._threads_max:
+            thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
         self._jobs.put(job)

@@ -243,33 +243,38 @@ class ConsumeQueue(QueueTail):
         """Return one entry between `min_offset` and `max_offset`."""
         return Entry(*_unpack(self.read(queue_offset, 1), 0))
 
-    def read(self, queue_offset: int, count: int) -> bytes:
-        """Return up to `count` packed entries from `queue_offset` on, from files and memory."""
+    def read(self, queue_offset: int, count: int, *, may_wait: bool = True) -> bytes:
+        """Return up to `count` packed entries from `queue_offset` on, from files and memory.
+
+        Raises:
+            NotCached: the device would have to be waited for, and that may not be.
+        """
         end = min(queue_offset + count, self.max_offset)
         written_end = min(end, self.tail_start)
-        data = self._written(queue_offset, written_end) if queue_offset < written_end else b""
+        data = self._written(queue_offset, written_end, may_wait=may_wait) if queue_offset < written_end else b""
         queue_offset += len(data) // QUEUE_ENTRY_BYTES
         if not written_end <= queue_offset < end:
             return data
         return data + self.tail(queue_offset, end)
 
-    def _written(self, start: int, end: int) -> bytes:
+    def _written(self, start: int, end: int, *, may_wait: bool) -> bytes:
         """Return packed entries from the files, with read-ahead for sequential readers."""
         ahead = self._files.ahead_of(self)
         if not (ahead.start <= start and end <= ahead.end):
             if end - start <= _SEARCH_ENTRIES:
-                return self._from_files(start * QUEUE_ENTRY_BYTES, end * QUEUE_ENTRY_BYTES)
+                return self._from_files(start, end, may_wait=may_wait)
             stop = end
             if ahead.start <= start <= ahead.end:
                 stop = min(max(end, start + self._files.ahead_entries(ahead.end - ahead.start)), self.tail_start)
-            ahead = EntriesAhead(start, self._from_files(start * QUEUE_ENTRY_BYTES, stop * QUEUE_ENTRY_BYTES))
+            ahead = EntriesAhead(start, self._from_files(start, stop, may_wait=may_wait))
             if stop - start <= AHEAD_ENTRIES_MAX:
                 self._files.keep_ahead(self, start, ahead.packed)
         return ahead.packed[(start - ahead.start) * QUEUE_ENTRY_BYTES : (end - ahead.start) * QUEUE_ENTRY_BYTES]
 
-    def _from_files(self, position: int, stop: int) -> bytes:
+    def _from_files(self, start: int, end: int, *, may_wait: bool) -> bytes:
+        position, stop = start * QUEUE_ENTRY_BYTES, end * QUEUE_ENTRY_BYTES
         data = b""
-        while position < stop and (piece := self._segments.read(position, stop - position)):
+        while position < stop and (piece := self._segments.read(position, stop - position, may_wait=may_wait)):
             data += piece
             position += len(piece)
         return data

@@ -1,5 +1,6 @@
 """One suite for every disk: the same calls, the same results, the same classes of errors."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,47 @@ def test_file_across_pages_gives_back_what_was_written(disk: Disk) -> None:
     file.pwrite(raw, 4090)
     assert file.pread(len(raw) + 9, 4090) == raw
     assert file.pread(10_000, 4000)[:90] == bytes(90)
+
+
+def test_cached_bytes_are_those_of_a_read(disk: Disk) -> None:
+    file = disk.open("f", create=True)
+    raw = bytes(range(256)) * 50
+    file.pwrite(raw, 100)
+    file.will_read(1000, 0)
+    for size, position in ((0, 0), (7, 300), (5_000, 4_090), (len(raw), 100), (500, 12_800), (10, 20_000)):
+        assert file.pread_cached(size, position) == file.pread(size, position)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (BlockingIOError(), None),  # nothing is cached
+        (4_000, None),  # not all
+        (OSError(errno.EOPNOTSUPP, "not supported"), bytes(8_000)),
+        (OSError(errno.EIO, "broken"), DiskFailed),
+    ],
+)
+def test_read_that_needs_the_device_returns_nothing(
+    outcome: int | OSError, expected: bytes | type[Exception] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = RealDisk(tmp_path).open("f", create=True)
+    file.pwrite(bytes(10_000), 0)
+    seen: list[int] = []
+
+    def preadv(_descriptor: int, _buffers: list[bytearray], position: int, flags: int) -> int:
+        seen.append(flags)
+        assert position == 100
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    if isinstance(expected, type):
+        with pytest.raises(expected, match="Input/output error"):
+            file.pread_cached(8_000, 100)
+    else:
+        assert file.pread_cached(8_000, 100) == expected
+    assert seen == [os.RWF_NOWAIT]
 
 
 def test_two_handles_of_a_file_see_the_same_bytes(disk: Disk) -> None:

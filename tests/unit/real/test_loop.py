@@ -2,14 +2,16 @@
 
 import contextlib
 import socket
+import threading
 from collections.abc import Sequence
 
 import pytest
 
-from tandemq.boundary import Closed, Event, LinkKind, Now, Turn
+from tandemq.boundary import Closed, Event, Job, JobDone, LinkKind, Now, Turn
 from tandemq.errors import ConfigError
 from tandemq.real import loop as loop_module
 from tandemq.real.loop import POLLED_MAX, SHARE_BYTES_MIN, TURN_BYTES, Loop
+from tandemq.real.workers import READERS
 
 PIECE = bytes(64 * 1024)
 
@@ -70,6 +72,40 @@ def test_port_that_must_be_new_is_not_taken_from_a_process_that_has_reserved_it(
             loop.listen("127.0.0.1", port, LinkKind.FAST, is_new=True)
         assert loop.listen("127.0.0.1", port, LinkKind.REMOTING) == port
     loop.close()
+
+
+class _Reading:
+    """A node whose reads hang, and whose other jobs are done."""
+
+    def __init__(self, loop: Loop, device: threading.Event) -> None:
+        self.loop = loop
+        self.done: list[str] = []
+        self.jobs = [Job(f"read {number}", device.wait, is_read=True) for number in range(2 * READERS)]
+        self.jobs += [Job(f"sync {number}", lambda: None) for number in range(3)]
+
+    def turn(self, _received: Sequence[tuple[int, bytes]], events: Sequence[Event], _now: Now) -> Turn:
+        self.done += [event.job.name for event in events if isinstance(event, JobDone)]
+        if len(self.done) == 3:
+            self.loop.stop()
+        jobs, self.jobs = self.jobs, []
+        return Turn(jobs=jobs)
+
+    def deadline_ms(self) -> int | None:
+        return None
+
+
+def test_reads_that_hang_with_the_device_delay_no_other_job_and_no_stop() -> None:
+    loop, device = Loop(), threading.Event()
+    node = _Reading(loop, device)
+    loop.run(node)
+    assert sorted(node.done) == ["sync 0", "sync 1", "sync 2"]
+    loop.close()
+    hanging = [thread for thread in threading.enumerate() if thread.name.startswith("reader-")]
+    assert len(hanging) == READERS
+    device.set()
+    for thread in hanging:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 class _Leaving:

@@ -9,10 +9,14 @@ from tandemq.broker.filter.selector import MessageSelector
 from tandemq.broker.kernel.pull_counters import PullCounters
 from tandemq.broker.kernel.verification import Mismatch
 from tandemq.codec.remoting.requests import PullFields
+from tandemq.errors import StoreError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.not_cached import NotCached
 
+Resume = Callable[[StoreError | None, Turn, Now], None]
+"""Goes on with a request whose bytes were read from the device, or could not be."""
 LINK_BYTES_MAX = 8 << 20
 """Maximum of unsent bytes of a connection; its further pulls wait until the client has read some."""
 
@@ -122,7 +126,18 @@ class Pulls(ABC):
 
         Raises:
             OffsetGone: the messages were deleted.
+            NotCached: they have to be read from the device first; see `read_later`.
             DiskFailed: the device failed.
+        """
+
+    @abstractmethod
+    def read_later(self, missing: NotCached, link: int, resume: Resume) -> None:
+        """Have what `read` lacks read from the device for a request on a connection, and then call `resume`.
+
+        It is not called if too many requests wait already.
+
+        Raises:
+            DiskFailed: the device does not return.
         """
 
     @abstractmethod

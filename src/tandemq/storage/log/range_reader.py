@@ -5,6 +5,9 @@ otherwise a range is read exactly. A whole block of the log is read and cached o
 a consumer of one topic among many reads little more than it returns, and many consumers that catch up at the same time
 read the log once.
 
+Unless a read may wait for the device, it returns only what memory and the page cache have, and otherwise raises
+`NotCached` with the ranges that a worker thread should read.
+
     bytes read  <=  2 * bytes returned + CREDIT_MAX        for any number of queues, topics and readers
 
 Source: docs/internals/storage.md, "read rules".
@@ -14,9 +17,11 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from tandemq.boundary import File
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.engine import FilterProgram, Gathered, LogSources, Selected, gather_messages, select_messages
 from tandemq.errors import OffsetGone
 from tandemq.storage.log.recent_writes import RecentWrites
+from tandemq.storage.not_cached import FileRange, NotCached, read_cached
 
 BLOCK_BYTES = 1 << 18
 KEPT_BYTES_MAX = 128 << 20
@@ -31,6 +36,10 @@ COUNTED_BLOCKS_MAX = 8192
 OFFERED_FILES_MAX = 64
 CREDIT_MAX = 16 << 20
 MERGED_BYTES_MAX = 1 << 20
+AHEAD_RECORDS_MAX = 64
+AHEAD_BYTES_MAX = 1 << 20
+"""Limits of what a worker reads ahead behind the first record that the page cache lacks."""
+_HOLE_SIZE = 0x7FFFFFFF
 
 
 class _Log(Protocol):
@@ -66,6 +75,8 @@ class RangeReader:
         """Bytes that may still be read beyond those requested."""
         self._file_start = self._file_end = 0
         self._file: File | None = None
+        self._may_wait = True
+        """Whether the read in progress may wait for the device."""
         self._files: dict[int, File] = {}
         """Files that `_sources` has, so that they stay open, by start."""
         self._sources = LogSources(self._blocks, BLOCK_BYTES, log.segment_bytes, self._load)
@@ -106,18 +117,24 @@ class RangeReader:
         most: int,
         bytes_max: int,
         limit: int,
+        may_wait: bool = True,
     ) -> Gathered | None:
         """Return the records of queue entries; see `engine.gather_messages`.
 
         Raises:
             OffsetGone: a record is not held.
+            NotCached: the device would have to be waited for, and that may not be.
             DiskFailed: the device failed.
         """
         log, before = self._log, self._sources.bytes_read
-        found = gather_messages(
-            entries, queue_offset, queue_id, topic, codes, most, bytes_max, limit, log.written_end, log.recent.start,
-            log.recent.data, self._sources,
-        )  # fmt: skip
+        self._may_wait = may_wait
+        try:
+            found = gather_messages(
+                entries, queue_offset, queue_id, topic, codes, most, bytes_max, limit, log.written_end,
+                log.recent.start, log.recent.data, self._sources,
+            )  # fmt: skip
+        except NotCached as missing:
+            raise self._with_next(missing, entries, codes) from None
         if found is not None:
             self._account(len(found.data), self._sources.bytes_read - before)
         return found
@@ -135,28 +152,86 @@ class RangeReader:
         examined_max: int,
         cost_max: int,
         limit: int,
+        may_wait: bool = True,
     ) -> Selected | None:
-        """Return the records of queue entries that match; see `engine.select_messages`. Raises as `gather`."""
+        """Return the records of queue entries that match; see `engine.select_messages`.
+
+        Those before the first one that is not cached are returned without the others. Raises as `gather`.
+        """
         log, before = self._log, self._sources.bytes_read
-        found = select_messages(
-            entries,
-            queue_offset,
-            queue_id,
-            topic,
-            program,
-            most,
-            bytes_max,
-            examined_max,
-            cost_max,
-            limit,
-            log.written_end,
-            log.recent.start,
-            log.recent.data,
-            self._sources,
-        )
+        self._may_wait = may_wait
+
+        def select(entries: bytes) -> Selected | None:
+            return select_messages(
+                entries,
+                queue_offset,
+                queue_id,
+                topic,
+                program,
+                most,
+                bytes_max,
+                examined_max,
+                cost_max,
+                limit,
+                log.written_end,
+                log.recent.start,
+                log.recent.data,
+                self._sources,
+            )
+
+        try:
+            found = select(entries)
+        except NotCached as missing:
+            cached = self._entries_before(missing, entries)
+            if not cached:
+                raise self._with_next(missing, entries, None) from None
+            found = select(cached)
         if found is not None:
             self._account(found.examined, self._sources.bytes_read - before)
         return found
+
+    def _offset_of(self, missing: NotCached) -> int:
+        """Return the log offset of the first range that is missing."""
+        first = missing.ranges[0]
+        return self._file_start + first.position
+
+    def _entries_before(self, missing: NotCached, entries: bytes) -> bytes:
+        """Return the packed entries before the first record that reaches into a missing range."""
+        start = self._offset_of(missing)
+        for number, (log_offset, size, _) in enumerate(QUEUE_ENTRY.iter_unpack(entries)):
+            if size != _HOLE_SIZE and log_offset + size > start:
+                return entries[: number * QUEUE_ENTRY_BYTES]
+        return entries
+
+    def _with_next(self, missing: NotCached, entries: bytes, codes: Collection[int] | None) -> NotCached:
+        """Add the records of entries behind a missing range to it."""
+        ranges = [
+            (log_offset, log_offset + size)
+            for log_offset, size, code in QUEUE_ENTRY.iter_unpack(entries)
+            if size != _HOLE_SIZE and (codes is None or code in codes)
+        ]
+        return self._with_ranges(missing, ranges)
+
+    def _with_ranges(self, missing: NotCached, ranges: Sequence[tuple[int, int]]) -> NotCached:
+        """Add ranges of log offsets behind a missing range to it, near ones as one, up to the limits."""
+        (file, position, size), log = missing.ranges[0], self._log
+        found = [FileRange(file, position, size)]
+        count = total = 0
+        end = self._offset_of(missing) + size
+        for start, stop in ranges:
+            if stop <= end or stop - start > AHEAD_BYTES_MAX:
+                continue
+            if not log.start <= start < log.recent.start or count >= AHEAD_RECORDS_MAX or total >= AHEAD_BYTES_MAX:
+                break
+            file_start, file = log.file_at(start)
+            before = found[-1]
+            gap = start - file_start - before.position - before.size
+            if file is before.file and gap <= BLOCK_BYTES // 8:
+                found[-1] = before._replace(size=before.size + gap + stop - start)
+            else:
+                found.append(FileRange(file, start - file_start, stop - start))
+            count, total, end = count + 1, total + stop - start, stop
+        return NotCached(found)
 
     def _load(self, start: int, end: int, run_end: int, wants_block: bool) -> bytes | None:
         """Read a record, with near ones up to `run_end`; None if its block is cached now."""
@@ -190,13 +265,21 @@ class RangeReader:
         self.bytes_read += read
         self._credit = min(CREDIT_MAX, self._credit + 2 * size - read)
 
-    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    def read(self, ranges: Sequence[tuple[int, int]], *, may_wait: bool = True) -> list[bytes]:
         """Read ranges of log offsets (start, end), none empty, none across files.
 
         Raises:
             OffsetGone: a range is not held.
+            NotCached: the device would have to be waited for, and that may not be.
             DiskFailed: the device failed.
         """
+        self._may_wait = may_wait
+        try:
+            return self._read(ranges)
+        except NotCached as missing:
+            raise self._with_ranges(missing, ranges) from None
+
+    def _read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         found = self._from_one_block(ranges)
         blocks = self._blocks
         index, count = len(found), len(ranges)
@@ -261,7 +344,8 @@ class RangeReader:
                 self._file_start, self._file = log.file_at(start)
                 self._file_end = self._file_start + log.segment_bytes
                 self._offer(self._file)
-            data = self._file.pread(size, start - self._file_start)
+            position = start - self._file_start
+            data = self._file.pread(size, position) if self._may_wait else read_cached(self._file, size, position)
             self.bytes_read += size
             self._credit -= size
         if len(data) < size:

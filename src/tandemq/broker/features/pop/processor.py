@@ -52,6 +52,8 @@ QUEUES_PER_TURN = 1_024
 """Number of queues that a turn reads for waiting requests; the last one may exceed it."""
 TIME_OUTS_PER_TURN = 64
 """Maximum number of waiting requests that a turn answers without messages."""
+READ_MS = 2_000
+"""Time that a request waits for messages which are read from the device, if it would not wait otherwise."""
 ATTEMPT_ID_CHARACTERS = 128
 """Characters of the id of an ordered pop that are kept."""
 
@@ -86,7 +88,7 @@ class PopProcessor(Feature):
         self._in_flight = in_flight
         self._limited: dict[str, int] = {}
         """Topics of requests that wait because of a limit of their group, and when to try them (monotonic ms)."""
-        self._reader = PopReader(kernel, queues, orders, in_flight)
+        self._reader = PopReader(kernel, queues, orders, in_flight, lambda topic: self.wake([topic]))
         self._queues = queues
         self._orders = orders
         self._revival = revival
@@ -212,14 +214,18 @@ class PopProcessor(Feature):
             return command.answer(refused.code, remark=refused.remark, fields=_info())
         most = max(1, min(fields.max_msg_nums, MESSAGES_MAX))
         request = WaitingRequest(
-            link.number, command, fields.topic, fields.consumer_group, fields.queue_id, 0, most=most
+            link.number, command, fields.topic, fields.consumer_group, fields.queue_id, 0, most=most, is_peek=True
         )
-        found = self._reader.read(request, None, request.most, now)
-        answer_fields = _info(rest=found.rest)
+        answer = self._peek(request, now)
+        return None if request.reads and not answer.body and self._wait(request, now) else answer
+
+    def _peek(self, request: WaitingRequest, now: Now) -> Command:
+        command, found = request.command, self._reader.read(request, None, request.most, now)
+        fields = _info(rest=found.rest)
         if not found.count:
-            return command.answer(ResponseCode.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE", fields=answer_fields)
+            return command.answer(ResponseCode.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE", fields=fields)
         body = b"".join(bytes(piece) for piece in found.buffers)
-        return command.answer(ResponseCode.SUCCESS, remark="FOUND", fields=answer_fields, body=body)
+        return command.answer(ResponseCode.SUCCESS, remark="FOUND", fields=fields, body=body)
 
     def _on_notification(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(NotificationFields, command.fields)
@@ -259,6 +265,8 @@ class PopProcessor(Feature):
 
     def _wait(self, request: WaitingRequest, now: Now) -> bool:
         config = self._current.config
+        if request.reads:
+            request.deadline_ms = max(request.deadline_ms, now.mono_ms + READ_MS)
         if request.deadline_ms <= now.mono_ms:
             return False
         return self.waiting.add(request, most=config.waiting_pops_max, most_of_place=config.waiting_pops_of_queue_max)
@@ -272,6 +280,8 @@ class PopProcessor(Feature):
             return False
         if request.is_notification:
             return self._notify(request, now)
+        if request.is_peek:
+            return self._show(request, now)
         revive_queue = next(self._next_revive_queue) % self._queues.count
         found = self._reader.read(request, revive_queue, min(most, request.most), now)
         command = request.command
@@ -325,11 +335,21 @@ class PopProcessor(Feature):
         self._turn.out.send(request.link, encode_command(answer))
         return True
 
+    def _show(self, request: WaitingRequest, now: Now) -> bool:
+        """Answer a peek whose messages were read from the device; return whether it was answered."""
+        answer = self._peek(request, now)
+        if not answer.body:
+            return False
+        self._turn.out.send(request.link, encode_command(answer))
+        return True
+
     def _time_out(self, request: WaitingRequest) -> None:
         """Answer a request whose time is over."""
         command, code = request.command, ResponseCode.POLLING_TIMEOUT
         if request.is_notification:
             answer = command.answer(ResponseCode.SUCCESS, fields=_notice(has_messages=False, is_full=False))
+        elif request.is_peek:
+            answer = command.answer(ResponseCode.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE", fields=_info())
         else:
             answer = command.answer(code, remark=code.name, fields=_info())
         self._turn.out.send(request.link, encode_command(answer))

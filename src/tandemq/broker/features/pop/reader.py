@@ -7,10 +7,11 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from struct import Struct
 from typing import NamedTuple
 
-from tandemq.boundary import Buffer, Now
+from tandemq.boundary import Buffer, Now, Turn
 from tandemq.broker.features.pop.in_flight import InFlight
 from tandemq.broker.features.pop.orders import Orders
 from tandemq.broker.features.pop.records import PopCheckpoint, Popped
@@ -26,9 +27,13 @@ from tandemq.errors import OffsetGone, ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.attributes import priority_factor
 from tandemq.model.codes import ResponseCode
 from tandemq.model.pop import ANY_QUEUE, POP_CK, Handle, PoppedQueue, TopicKind, order_count_info, pop_retry_topic
+from tandemq.refusals import Refusals
 from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.not_cached import NotCached
 
 log = logging.getLogger(__name__)
+READS_MAX = 8
+"""Number of queues that are read from the device at the same time for one request."""
 EMPTY_READS_MAX = 4
 """How often a queue is read on in one request when none of the messages examined matches."""
 _HANDLE_NAME = f"{POP_CK}\x01".encode()
@@ -62,8 +67,18 @@ class _Waiting(NamedTuple):
 class PopReader:
     """Reads queues for pops."""
 
-    def __init__(self, kernel: Kernel, queues: ReviveQueues, orders: Orders, in_flight: InFlight) -> None:
-        """`queues`: the revive topic."""
+    def __init__(
+        self,
+        kernel: Kernel,
+        queues: ReviveQueues,
+        orders: Orders,
+        in_flight: InFlight,
+        try_again: Callable[[str], None],
+    ) -> None:
+        """`queues`: the revive topic; `try_again`: has the requests that wait for a topic tried again."""
+        self._try_again = try_again
+        self._failed = Refusals()
+        """Reads that failed, by topic."""
         self._queues = queues
         self._orders = orders
         self._in_flight = in_flight
@@ -97,9 +112,10 @@ class PopReader:
         chance = self._random.randrange(100)
         retry = self._retry_waiting(request, chance)
         topic = self._waiting(TopicKind.NORMAL, request.topic, request.group)
+        request.reads = 0
         found.rest = sum(retry.messages.values()) + sum(topic.messages.values())
         for kind, queue, waiting in self._in_order(request, retry, topic, chance):
-            if found.count >= most:
+            if found.count >= most or request.reads >= READS_MAX:
                 break
             found.rest -= waiting
             try:
@@ -108,8 +124,20 @@ class PopReader:
                 log.warning("pop: group=%s topic=%s: no checkpoint: %s", request.group, queue.topic, refused.remark)
                 break
             except StoreError as error:
-                log.error("pop: topic=%s queue=%d cannot be read: %s", queue.topic, queue.queue_id, error)
+                self._log_failure(queue.topic, error, now)
         return found
+
+    def _log_failure(self, topic: str, error: StoreError, now: Now) -> None:
+        times = self._failed.note(topic, now.mono_ms)
+        if times:
+            log.error("pop: topic=%s cannot be read, times=%d: %s", topic, times, error)
+
+    def _go_on(self, topic: str, error: StoreError | None, _turn: Turn, now: Now) -> None:
+        """Have requests tried again whose messages were read from the device."""
+        if error is None:
+            self._try_again(topic)
+        else:
+            self._log_failure(topic, error, now)
 
     def _retry_waiting(self, request: WaitingRequest, chance: int) -> _Waiting:
         """Return what waits in a retry topic of a request; if there may be both kinds of them, in one by chance."""
@@ -181,7 +209,13 @@ class PopReader:
         place = queue.topic, request.group, queue.queue_id
         if offset >= end or (request.order and self._orders.is_blocked(place, offset, request.attempt_id, now.wall_ms)):
             return
-        messages = self._examine(queue, offset, end, request, found.most - found.count)
+        try:
+            messages = self._examine(queue, offset, end, request, found.most - found.count)
+        except NotCached as missing:
+            found.rest += end - offset
+            self._pulls.read_later(missing, request.link, partial(self._go_on, request.topic))
+            request.reads += 1
+            return
         if revive_queue is None:
             found.buffers += messages.buffers
             found.rest += messages.number

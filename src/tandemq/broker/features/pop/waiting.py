@@ -37,6 +37,10 @@ class WaitingRequest:
     attempt_id: str = ""
     is_notification: bool = False
     """Whether it asks whether there are messages, and takes none."""
+    is_peek: bool = False
+    """Whether it looks at messages, and takes none."""
+    reads: int = 0
+    """Number of queues that are read from the device for it."""
     is_waiting: bool = field(default=False, init=False)
 
 

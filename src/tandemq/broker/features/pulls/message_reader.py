@@ -26,6 +26,7 @@ from tandemq.errors import OffsetGone
 from tandemq.model.message import SysFlag
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, unpack_entries
 from tandemq.storage.log.commit_log import CommitLog
+from tandemq.storage.not_cached import NotCached
 
 EXAMINED_ENTRIES_MAX = 800
 EVALUATION_COST_MAX = 4 << 20
@@ -66,7 +67,15 @@ class MessageReader:
         self._damages = damages
 
     def read(
-        self, queue: ConsumeQueue, offset: int, codes: Collection[int] | None, *, most: int, bytes_max: int, limit: int
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        codes: Collection[int] | None,
+        *,
+        most: int,
+        bytes_max: int,
+        limit: int,
+        may_wait: bool = True,
     ) -> Messages:
         """Read messages from a queue offset on.
 
@@ -75,15 +84,17 @@ class MessageReader:
             most: maximum number of messages, at least 1.
             bytes_max: maximum of their bytes; a single message may be larger.
             limit: log offset from which on messages may not be shown yet.
+            may_wait: whether to wait for the device; only records that do not match their entries are read so anyway.
 
         Raises:
             OffsetGone: the records were deleted.
+            NotCached: the device would have to be waited for, and that may not be.
             DiskFailed: the device failed.
         """
-        entries = queue.read(offset, most if codes is None else EXAMINED_ENTRIES_MAX)
+        entries = queue.read(offset, most if codes is None else EXAMINED_ENTRIES_MAX, may_wait=may_wait)
         selection = None
         if not self._damages.ranges:
-            found = self._gather(queue, entries, offset, codes, most, bytes_max, limit)
+            found = self._gather(queue, entries, offset, codes, most, bytes_max, limit, may_wait)
             if found is not None:
                 data, count, next_offset = found
                 return Messages([data] if count else [], count, len(data), next_offset)
@@ -91,20 +102,28 @@ class MessageReader:
             selection = self._select_all(entries, offset, bytes_max, limit)
         if selection is None:
             selection = self._select(entries, offset, codes, most, bytes_max, limit)
-        messages = self._load_runs(queue, selection)
+        messages = self._load_runs(queue, selection, may_wait=may_wait)
         return self._load_each(queue, selection) if messages is None else messages
 
     def read_matching(
-        self, queue: ConsumeQueue, offset: int, sql: SqlFilter | RetryFilter, *, most: int, bytes_max: int, limit: int
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        sql: SqlFilter | RetryFilter,
+        *,
+        most: int,
+        bytes_max: int,
+        limit: int,
+        may_wait: bool = True,
     ) -> Messages:
         """Read the messages whose properties match; arguments and errors as for `read`."""
         if isinstance(sql, SqlFilter) and not self._damages.ranges:
-            entries = queue.read(offset, EXAMINED_ENTRIES_MAX)
-            selected = self._select_matching(queue, entries, offset, sql, most, bytes_max, limit)
+            entries = queue.read(offset, EXAMINED_ENTRIES_MAX, may_wait=may_wait)
+            selected = self._select_matching(queue, entries, offset, sql, most, bytes_max, limit, may_wait)
             if selected is not None:
                 data, count, next_offset, _, cost = selected
                 return Messages([data] if count else [], count, len(data), next_offset, cost=cost)
-        return self._examine(queue, offset, sql, most, bytes_max, limit)
+        return self._examine(queue, offset, sql, most, bytes_max, limit, may_wait=may_wait)
 
     def _select_matching(
         self,
@@ -115,6 +134,7 @@ class MessageReader:
         most: int,
         bytes_max: int,
         limit: int,
+        may_wait: bool,
     ) -> Selected | None:
         """Examine messages by the engine; None if one is unusual, does not match its entry, or was deleted."""
         try:
@@ -129,6 +149,7 @@ class MessageReader:
                 examined_max=EXAMINED_BYTES_MAX,
                 cost_max=EVALUATION_COST_MAX,
                 limit=limit,
+                may_wait=may_wait,
             )
         except OffsetGone:
             return None
@@ -141,9 +162,11 @@ class MessageReader:
         most: int,
         bytes_max: int,
         limit: int,
+        *,
+        may_wait: bool = True,
     ) -> Messages:
         """Examine messages one by one."""
-        stop = offset + EXAMINED_ENTRIES_MAX
+        first, stop = offset, offset + EXAMINED_ENTRIES_MAX
         found: list[bytes] = []
         size = examined = cost = 0
         part = Messages([], 0, 0, offset)
@@ -151,9 +174,15 @@ class MessageReader:
             before = offset
             try:
                 wanted = min(EXAMINED_AT_ONCE, stop - offset)
-                part = self.read(queue, offset, None, most=wanted, bytes_max=EXAMINED_AT_ONCE_BYTES, limit=limit)
+                part = self.read(
+                    queue, offset, None, most=wanted, bytes_max=EXAMINED_AT_ONCE_BYTES, limit=limit, may_wait=may_wait
+                )
             except OffsetGone:
                 if found:
+                    break
+                raise
+            except NotCached:
+                if offset > first:
                     break
                 raise
             for data in map(bytes, part.buffers):
@@ -183,12 +212,21 @@ class MessageReader:
         most: int,
         bytes_max: int,
         limit: int,
+        may_wait: bool,
     ) -> Gathered | None:
         """Read the records by the engine; None if one is unusual, does not match its entry, or was deleted."""
         topic = queue.topic.encode()
         try:
             return self._log.reader.gather(
-                entries, offset, queue.queue_id, topic, codes, most=most, bytes_max=bytes_max, limit=limit
+                entries,
+                offset,
+                queue.queue_id,
+                topic,
+                codes,
+                most=most,
+                bytes_max=bytes_max,
+                limit=limit,
+                may_wait=may_wait,
             )
         except OffsetGone:
             return None
@@ -237,7 +275,7 @@ class MessageReader:
             offset += 1
         return _Selection(starts, ends, queue_offsets, offset, mismatch, waits_at)
 
-    def _load_runs(self, queue: ConsumeQueue, selection: _Selection) -> Messages | None:
+    def _load_runs(self, queue: ConsumeQueue, selection: _Selection, *, may_wait: bool) -> Messages | None:
         """Read the selected records, adjacent ones as one piece; None if one is missing or does not match its entry."""
         starts, ends, queue_offsets = selection.starts, selection.ends, selection.queue_offsets
         gaps = list(compress(range(1, len(starts)), map(ne, ends, starts[1:])))
@@ -249,7 +287,7 @@ class MessageReader:
         else:
             ranges = list(zip(starts, ends, strict=True))
         try:
-            pieces = self._log.reader.read(ranges)
+            pieces = self._log.reader.read(ranges, may_wait=may_wait)
         except OffsetGone:
             return None
         queue_id, topics, head_of, body_at = queue.queue_id, _stored_topics(queue.topic), _head_of, _BODY_AT

@@ -10,12 +10,14 @@ import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Container, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from tandemq.boundary import Buffer, LinkKind, Now, Turn
 from tandemq.broker.features.pulls.checks import SUBSCRIPTION, PullChecks
+from tandemq.broker.features.pulls.device_reads import DeviceReads
 from tandemq.broker.features.pulls.hold_service import HeldPulls
 from tandemq.broker.features.pulls.message_reader import MessageReader
 from tandemq.broker.features.pulls.pull_request import PullRequest
@@ -25,7 +27,15 @@ from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.pull_counters import PullCounters
-from tandemq.broker.kernel.pulls import LINK_BYTES_MAX, AnswerView, Messages, PullAnswer, PullRefused, Pulls
+from tandemq.broker.kernel.pulls import (
+    LINK_BYTES_MAX,
+    AnswerView,
+    Messages,
+    PullAnswer,
+    PullRefused,
+    Pulls,
+    Resume,
+)
 from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.kernel.verification import Verification
@@ -39,7 +49,10 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Command
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.unsupported import unsupported_remark
+from tandemq.refusals import Refusals
 from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.not_cached import NotCached
+from tandemq.telemetry.families import Source
 
 log = logging.getLogger(__name__)
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.TANDEM_REPLICA_PULL)
@@ -61,6 +74,7 @@ RELEASED_PER_TURN_MAX = 64
 """Maximum number of held pulls answered within one turn, so that a queue with many of them delays nothing else."""
 KEPT_MEMORY_PART = 64
 """Blocks of the log that are cached while many consumers catch up take one part in this many of the memory."""
+_TOO_MANY = "too many pulls wait on this connection, or in all"
 _NO_GROUP = SubscriptionGroupConfig("")
 _HEADER = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}'
@@ -99,6 +113,10 @@ class PullPath(Feature, Pulls):
         self._outbox = kernel.outbox
         self._reader = MessageReader(kernel.store.log, kernel.damages)
         kernel.store.log.reader.limit_memory(kernel.machine.memory_bytes // KEPT_MEMORY_PART)
+        self._reads = DeviceReads(kernel)
+        self._links = kernel.links
+        self._failed = Refusals()
+        """Reads that failed, by topic."""
         self._verification = kernel.features.find(Verification)
         self._quotas = kernel.features.find(Quotas)
         self._now_ms = 0
@@ -129,6 +147,10 @@ class PullPath(Feature, Pulls):
     def requests(self) -> dict[RequestCode, Request]:
         """See `Feature`."""
         return dict.fromkeys(PULLS, Request(self._on_pull))
+
+    def sources(self) -> Sequence[Source]:
+        """See `Feature`."""
+        return (self._reads.collect,)
 
     def _on_pull(self, link: Link, command: Command, now: Now) -> Command | None:
         if link.kind is not LinkKind.REMOTING:
@@ -179,7 +201,7 @@ class PullPath(Feature, Pulls):
         """Keep a pull until there is room; with too many waiting, tell the client to pull again."""
         pulls = self._waiting.setdefault(pull.link, deque())
         if len(pulls) >= WAITING_PER_LINK_MAX or self._waiting_count >= WAITING_MAX:
-            self._send(pull, turn, _AGAIN, "too many pulls wait on this connection", pull.fields.queue_offset, end)
+            self._send(pull, turn, _AGAIN, _TOO_MANY, pull.fields.queue_offset, end)
             return
         pull.is_waiting = True
         pulls.append(pull)
@@ -187,7 +209,7 @@ class PullPath(Feature, Pulls):
 
     def deadline_ms(self) -> int | None:
         """Return when a held or waiting pull is to be answered, monotonic ms."""
-        times = self.held.next_ms(), self.waiting_ms()
+        times = self.held.next_ms(), self.waiting_ms(), self._reads.deadline_ms()
         return min([time_ms for time_ms in times if time_ms is not None], default=None)
 
     def waiting_ms(self) -> int | None:
@@ -389,7 +411,10 @@ class PullPath(Feature, Pulls):
         if budget is not None and budget.wait_ms(self._now_ms):
             return self._delay(pull, budget, turn, end, is_last=is_last)
         try:
-            buffers, count, size, next_offset, mismatch, waits_at, cost = self._read(pull)
+            found = self._read(pull, turn, end)
+            if found is None:
+                return True
+            buffers, count, size, next_offset, mismatch, waits_at, cost = found
         except OffsetGone:
             pull.queue.correct_min(self._store.log.start)
             next_offset = max(pull.fields.queue_offset + 1, pull.queue.min_offset)
@@ -430,35 +455,72 @@ class PullPath(Feature, Pulls):
         self._send(pull, turn, _AGAIN, f"{budget.name} exceeds its limit", pull.fields.queue_offset, end)
         return True
 
-    def _read(self, pull: PullRequest) -> Messages:
+    def _read(self, pull: PullRequest, turn: Turn, end: int) -> Messages | None:
+        """Read messages for a pull; None if it waits for the device now, or if its client pulls again."""
+        wanted = self._wanted(pull)
+        shared = self._shared
+        if shared is not None and (messages := shared.get(wanted)) is not None:
+            return messages
+        try:
+            messages = self._read_range(pull.queue, wanted, may_wait=False)
+        except NotCached as missing:
+            if self._reads.must_wait(missing, self._now_ms):
+                messages = self._read_range(pull.queue, wanted, may_wait=True)
+            else:
+                if not self._reads.begin(missing, pull.link, partial(self._go_on, pull), self._now_ms):
+                    self._send(pull, turn, _AGAIN, _TOO_MANY, pull.fields.queue_offset, end)
+                return None
+        if shared is not None:
+            shared[wanted] = messages
+        return messages
+
+    def _go_on(self, pull: PullRequest, error: StoreError | None, turn: Turn, _now: Now) -> None:
+        """Answer a pull whose messages were read from the device, or could not be."""
+        if pull.link not in self._links:
+            return
+        if error is not None:
+            self._cannot_read(pull, turn, error)
+        elif self._turn.serving.read is not None and not pull.is_replica:
+            self._send_refusal(pull, self._turn.serving.read, turn)
+        else:
+            self.answer(pull, turn, is_last=True)
+
+    def _wanted(self, pull: PullRequest) -> _Range:
         fields = pull.fields
         start = max(pull.scan_offset, fields.queue_offset, pull.queue.min_offset)
         messages_max, bytes_max = self._config.transfer_messages_max, self._config.transfer_bytes_max
         if fields.bulk == "true":
             messages_max, bytes_max = max(messages_max, BULK_MESSAGES_MAX), max(bytes_max, BULK_BYTES_MAX)
         most = max(1, min(fields.max_msg_nums, messages_max))
-        wanted = _Range(start, most, self._limit(pull), pull.selector, bytes_max)
-        shared = self._shared
-        if shared is not None and (messages := shared.get(wanted)) is not None:
-            return messages
-        messages = self._read_range(pull.queue, wanted)
-        if shared is not None:
-            shared[wanted] = messages
-        return messages
+        return _Range(start, most, self._limit(pull), pull.selector, bytes_max)
 
-    def _read_range(self, queue: ConsumeQueue, wanted: _Range) -> Messages:
+    def _read_range(self, queue: ConsumeQueue, wanted: _Range, *, may_wait: bool) -> Messages:
         start, most, limit, (codes, sql), bytes_max = wanted
         if sql is None:
-            return self._reader.read(queue, start, codes, most=most, bytes_max=bytes_max, limit=limit)
-        return self._reader.read_matching(queue, start, sql, most=most, bytes_max=bytes_max, limit=limit)
+            return self._reader.read(
+                queue, start, codes, most=most, bytes_max=bytes_max, limit=limit, may_wait=may_wait
+            )
+        return self._reader.read_matching(
+            queue, start, sql, most=most, bytes_max=bytes_max, limit=limit, may_wait=may_wait
+        )
 
     def read(self, queue: ConsumeQueue, offset: int, selector: MessageSelector, most: int) -> Messages:
         """See `Pulls`."""
         limit, bytes_max = self._turn.serving.visible_end, self._config.transfer_bytes_max
-        messages = self._read_range(queue, _Range(offset, most, limit, selector, bytes_max))
+        wanted = _Range(offset, most, limit, selector, bytes_max)
+        try:
+            messages = self._read_range(queue, wanted, may_wait=False)
+        except NotCached as missing:
+            if not self._reads.must_wait(missing, self._now_ms):
+                raise
+            messages = self._read_range(queue, wanted, may_wait=True)
         if messages.mismatch is not None and not self._verification.suspect_pulled(queue, messages.mismatch):
             return messages._replace(next_offset=messages.next_offset + 1)
         return messages
+
+    def read_later(self, missing: NotCached, link: int, resume: Resume) -> None:
+        """See `Pulls`."""
+        self._reads.begin(missing, link, resume, self._now_ms)
 
     def note_sent(self, link: int, messages: Messages) -> None:
         """See `Pulls`."""
@@ -466,7 +528,10 @@ class PullPath(Feature, Pulls):
         self._sent[link] = self._sent.get(link, 0) + messages.size
 
     def _cannot_read(self, pull: PullRequest, turn: Turn, error: StoreError) -> None:
-        log.error("pull: topic=%s queue=%d cannot be read: %s", pull.fields.topic, pull.fields.queue_id, error)
+        times = self._failed.note(pull.fields.topic, self._now_ms)
+        if times:
+            place = pull.fields.topic, pull.fields.queue_id
+            log.error("pull: topic=%s queue=%d cannot be read, times=%d: %s", *place, times, error)
         self._send(pull, turn, _FAILED, "the store failed", pull.fields.queue_offset, pull.queue.max_offset)
 
     def _send(
@@ -605,6 +670,7 @@ class PullPath(Feature, Pulls):
 
     def run_due(self, turn: Turn, now: Now) -> None:
         """Answer held pulls whose deadline has passed, up to RELEASED_PER_TURN_MAX in a turn."""
+        self._reads.run_due(turn, now)
         pulls = self.held.due(now.mono_ms, self._releases_left)
         self._releases_left -= len(pulls)
         for pull in pulls:

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -191,7 +192,13 @@ def test_large_message_that_does_not_fit_its_entry_is_left_to_the_general_path(t
     sql = compile_filter("TAGS = 't9'")
     assert isinstance(sql, SqlFilter)
     reader, queue = store.log.reader, store.queues["T0", 0]
-    limits = {"most": 8, "bytes_max": 1 << 20, "examined_max": 1 << 20, "cost_max": 1 << 20, "limit": 1 << 60}
+    limits: dict[str, Any] = {
+        "most": 8,
+        "bytes_max": 1 << 20,
+        "examined_max": 1 << 20,
+        "cost_max": 1 << 20,
+        "limit": 1 << 60,
+    }
     entries = queue.read(0, 3)
     assert reader.select(entries, 0, 0, b"T0", sql.program, **limits) or NAME != "compiled"
     for queue_offset, queue_id, topic in ((1, 0, b"T0"), (0, 1, b"T0"), (0, 0, b"T1")):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -336,7 +337,7 @@ def test_messages_are_examined_the_same_by_the_engine_and_one_by_one(
     for _ in range(100):
         offset, most = random.randrange(queue.max_offset), random.choice((1, 3, 32))
         compiled = compile_filter(random.choice(("a > 1", "a = b", "c IS NULL", "a <> 'x' OR b = '\u4e2d'", "a > 5")))
-        limits = {"most": most, "bytes_max": random.choice((1, 2_000, 1 << 20)), "limit": 1 << 62}
+        limits: dict[str, Any] = {"most": most, "bytes_max": random.choice((1, 2_000, 1 << 20)), "limit": 1 << 62}
         found = reader.read_matching(queue, offset, compiled, **limits)
         expected = reader._examine(queue, offset, compiled, *limits.values())
         assert (b"".join(found.buffers), *found[1:]) == (b"".join(expected.buffers), *expected[1:])

@@ -1,0 +1,277 @@
+"""Pulls whose messages the page cache lacks: read by a job, answered then."""
+
+import logging
+from random import Random
+from typing import Any
+
+import pytest
+
+from lab.sim.world.disk import SimDisk
+from tandemq.boundary import Job, JobDone
+from tandemq.broker.features.pulls import device_reads
+from tandemq.broker.features.pulls.device_reads import JOB, LATE_MS
+from tandemq.errors import DiskFailed
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tests.spec import spec
+from tests.unit.broker.features.pop.consumer import GROUP, TOPIC, pop_fields, taken_from
+from tests.unit.broker.harness import CLIENT, Harness, messages_in, run_job
+
+TAG = {"TAGS": "a"}
+
+
+class Uncached:
+    """A broker whose disk the page cache has nothing of, until `cached`."""
+
+    def __init__(self, number: int = 40, *, flushes: bool = True, **changes: Any) -> None:
+        self.disk = SimDisk(Random(1))
+        self.broker = Harness(self.disk, **changes)
+        for at in range(number):
+            assert self.broker.send("TopicA", b"%03d" % at, TAGS="a" if at % 10 else "b").code == ResponseCode.SUCCESS
+        if flushes:
+            self.broker.node.store.flush_queues()
+        self.forget()
+
+    def forget(self) -> None:
+        """Have neither the broker nor the page cache keep what was written."""
+        store = self.broker.node.store
+        store.log.recent.restart(store.log.end)
+        self.disk.uncached = 1.0
+        self.broker.run_jobs = False
+
+    def pull(self, link: int = CLIENT, **wanted: Any) -> int:
+        """Send a pull, which must not be answered yet; return its opaque."""
+        before = len(self.broker.inbox[link])
+        assert self.broker.pull("TopicA", link=link, **wanted) is None
+        assert len(self.broker.inbox[link]) == before
+        return self.broker._opaque
+
+    def run_others(self) -> None:
+        """Run all jobs but reads."""
+        while others := [job for job in self.broker.jobs if job.name != JOB]:
+            self.broker.jobs = [job for job in self.broker.jobs if job.name == JOB]
+            for job in others:
+                self.broker.turn([], [run_job(job)])
+
+    def reads(self) -> list[Job]:
+        """Remove the reads that were started since the last call, and return them."""
+        found = [job for job in self.broker.jobs if job.name == JOB]
+        self.broker.jobs = [job for job in self.broker.jobs if job.name != JOB]
+        assert all(job.is_read for job in found)
+        return found
+
+    def run_reads(self) -> int:
+        """Run all reads, and those that follow; return their number. Afterwards the page cache has everything."""
+        count = 0
+        while reads := self.reads():
+            self.disk.uncached = 0.0
+            for read in reads:
+                self.broker.turn([], [run_job(read)])
+                count += 1
+        return count
+
+    def answer(self, opaque: int, link: int = CLIENT) -> Command:
+        answer = self.broker.answer_to(opaque, link=link)
+        assert answer is not None, "not answered"
+        return answer
+
+
+@spec("R10")
+@pytest.mark.parametrize("expression", ["*", "a", "a || b"])
+def test_pull_of_uncached_messages_is_answered_after_the_read(expression: str) -> None:
+    broker = Uncached()
+    opaque = broker.pull(expression=expression)
+    assert broker.broker.send("TopicA", queue_id=1).code == ResponseCode.SUCCESS, "the loop is free"
+    assert broker.run_reads() == 1
+    answer = broker.answer(opaque)
+    assert answer.code == ResponseCode.SUCCESS
+    expected = [b"%03d" % at for at in range(40) if expression != "a" or at % 10]
+    assert [message.body for message in messages_in(answer)] == expected[:32]
+
+
+def test_pulls_of_the_same_part_share_a_read() -> None:
+    broker = Uncached()
+    broker.broker.open(2)
+    first, second = broker.pull(group="one"), broker.pull(2, group="two", queue_offset=3)
+    assert broker.run_reads() == 1
+    assert [broker.answer(first).code, broker.answer(second, 2).code] == [ResponseCode.SUCCESS] * 2
+
+
+def test_entries_and_records_are_read_ahead_of_a_pull() -> None:
+    """One read has all that a pull of scattered messages needs."""
+    broker = Uncached(0)
+    broker.disk.uncached = 0.0
+    broker.broker.run_jobs = True
+    for at in range(30):
+        broker.broker.send("TopicA", b"%03d" % at)
+        broker.broker.send("TopicB", bytes(60_000))
+    broker.forget()
+    opaque = broker.pull()
+    assert broker.run_reads() == 1
+    assert len(messages_in(broker.answer(opaque))) == 30
+
+
+def test_part_that_is_missing_again_is_read_at_once() -> None:
+    broker = Uncached()
+    opaque = broker.pull()
+    while reads := broker.reads():
+        for read in reads:
+            broker.broker.turn([], [run_job(read)])  # the page cache keeps nothing of it
+    assert len(messages_in(broker.answer(opaque))) == 32
+    broker.broker.pass_time(device_reads.REPEATED_MS)
+    broker.pull()
+    assert len(broker.reads()) == 1, "a while later it is read by a job again"
+
+
+@spec("R10")
+def test_device_that_does_not_return_ends_only_the_pulls_that_need_it(caplog: pytest.LogCaptureFixture) -> None:
+    broker = Uncached(flushes=False)
+    opaques = [broker.pull() for _ in range(3)]
+    (hung,) = broker.reads()
+    with caplog.at_level(logging.WARNING):
+        broker.broker.pass_time(LATE_MS - 1)
+        assert all(broker.broker.answer_to(opaque) is None for opaque in opaques)
+        broker.broker.pass_time(1)
+        for opaque in opaques:
+            answer = broker.answer(opaque)
+            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "the store failed")
+        refused = broker.broker.pull("TopicA")
+        assert refused is not None
+        assert refused.code == ResponseCode.SYSTEM_ERROR, "at once"
+    named = [record.message for record in caplog.records if "the device has not returned for 10 s" in record.message]
+    assert len(named) == 2, "the read, and the topic, once each"
+    assert "requests=3" in named[0]
+    assert "file=commitlog/" in named[0]
+    assert broker.broker.send("TopicA", queue_id=1).code == ResponseCode.SUCCESS
+    with caplog.at_level(logging.WARNING):
+        broker.broker.turn([], [run_job(hung)])
+    assert "the device returned after 10.0 s" in caplog.text
+    broker.disk.uncached = 0.0
+    found = broker.broker.pull("TopicA")
+    assert found is not None
+    assert len(messages_in(found)) == 32
+
+
+def test_failing_device_is_an_error_of_the_pull() -> None:
+    broker = Uncached()
+    opaque = broker.pull()
+    (read,) = broker.reads()
+    broker.broker.turn([], [JobDone(read, error=DiskFailed("the device failed"))])
+    assert broker.answer(opaque).code == ResponseCode.SYSTEM_ERROR
+    broker.pull()
+    assert len(broker.reads()) == 1, "the next pull tries again"
+
+
+def test_mistake_in_a_read_ends_the_broker() -> None:
+    broker = Uncached()
+    broker.pull()
+    (read,) = broker.reads()
+    with pytest.raises(ZeroDivisionError):
+        broker.broker.turn([], [JobDone(read, error=ZeroDivisionError())])
+
+
+def test_pull_of_a_closed_connection_is_dropped() -> None:
+    broker = Uncached()
+    broker.broker.open(2)
+    broker.pull(2)
+    broker.broker.close(2)
+    assert broker.run_reads() == 1
+    assert broker.broker.inbox[2] == []
+
+
+def test_number_of_waiting_pulls_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_reads, "WAITING_PER_LINK_MAX", 2)
+    broker = Uncached()
+    broker.broker.open(2)
+    opaques = [broker.pull(), broker.pull()]
+    refused = broker.broker.pull("TopicA", 5)
+    assert refused is not None
+    assert (refused.code, refused.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "5")
+    other = broker.pull(2)
+    monkeypatch.setattr(device_reads, "WAITING_MAX", 3)
+    broker.broker.open(3)
+    assert broker.broker.pull("TopicA", link=3) is not None
+    broker.run_reads()
+    assert {broker.answer(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
+    assert broker.answer(other, 2).code == ResponseCode.SUCCESS
+    assert broker.broker.pull("TopicA") is not None, "nobody waits any more"
+
+
+def test_number_of_reads_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_reads, "READS_MAX", 0)
+    refused = Uncached().broker.pull("TopicA")
+    assert refused is not None
+    assert refused.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+def test_filter_returns_what_it_found_before_the_first_uncached_message() -> None:
+    broker = Uncached(0, property_filter_enable=True)
+    broker.disk.uncached = 0.0
+    broker.broker.run_jobs = True
+    for at in range(40):
+        broker.broker.send("TopicA", b"%03d" % at, a=str(at % 2))
+    broker.forget()
+    found: list[bytes] = []
+    offset = 0
+    while offset < 40:
+        broker.disk.uncached = 1.0
+        opaque = broker.pull(queue_offset=offset, expression="a = 1", kind="SQL92")
+        broker.run_reads()
+        answer = broker.answer(opaque)
+        found += [message.body for message in messages_in(answer)] if answer.code == ResponseCode.SUCCESS else []
+        offset = int(answer.fields["nextBeginOffset"])
+        broker.broker.pass_time(device_reads.REPEATED_MS)
+    assert found == [b"%03d" % at for at in range(1, 40, 2)]
+
+
+# Pops.
+
+
+def popped() -> Uncached:
+    """Return a broker with messages for pops."""
+    broker = Uncached(0)
+    broker.disk.uncached = 0.0
+    broker.broker.run_jobs = True
+    broker.broker.create_topic(TOPIC)
+    broker.broker.pass_time(2_000)
+    for at in range(8):
+        broker.broker.send(TOPIC, b"%03d" % at, queue_id=at % 4)
+    broker.broker.node.store.flush_queues()
+    broker.forget()
+    return broker
+
+
+@pytest.mark.parametrize("poll_ms", [0, 5_000])
+def test_pop_of_uncached_messages_waits_for_the_read(poll_ms: int) -> None:
+    broker = popped()
+    opaque = broker.broker.send_request(RequestCode.POP_MESSAGE, pop_fields(maxMsgNums=32, pollTime=poll_ms))
+    assert broker.broker.answer_to(opaque) is None
+    assert broker.run_reads() > 0
+    broker.run_others()
+    answer = broker.answer(opaque)
+    assert answer.code == ResponseCode.SUCCESS
+    assert sorted(message.message.body for message in taken_from(answer)) == [b"%03d" % at for at in range(8)]
+
+
+def test_peek_of_uncached_messages_waits_for_the_read() -> None:
+    broker = popped()
+    fields = {"topic": TOPIC, "consumerGroup": GROUP, "queueId": -1, "maxMsgNums": 8}
+    opaque = broker.broker.send_request(RequestCode.PEEK_MESSAGE, fields)
+    assert broker.broker.answer_to(opaque) is None
+    broker.run_reads()
+    broker.run_others()
+    answer = broker.answer(opaque)
+    assert len(messages_in(answer)) == 8
+
+
+def test_pop_and_peek_end_without_messages_if_the_device_does_not_return() -> None:
+    broker = popped()
+    fields = {"topic": TOPIC, "consumerGroup": GROUP, "queueId": -1, "maxMsgNums": 8}
+    peek = broker.broker.send_request(RequestCode.PEEK_MESSAGE, fields)
+    pop = broker.broker.send_request(RequestCode.POP_MESSAGE, pop_fields(maxMsgNums=32))
+    broker.broker.pass_time(LATE_MS)
+    broker.run_others()
+    peeked, answer = broker.answer(peek), broker.answer(pop)
+    assert (peeked.code, answer.code) == (ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_TIMEOUT)
+    again = broker.broker.send_request(RequestCode.POP_MESSAGE, pop_fields(maxMsgNums=32))
+    assert broker.answer(again).code == ResponseCode.POLLING_TIMEOUT, "at once: the reads are known to hang"
