@@ -23,6 +23,8 @@ import msgspec
 from tandemq.registry import RegistryEvent, RegistryRequest
 
 Buffer = bytes | bytearray | memoryview
+READS_AT_ONCE = 4
+"""Number of reads of the device for clients in progress at a time."""
 
 
 class Now(msgspec.Struct, eq=False, gc=False):
@@ -103,6 +105,9 @@ class DiskUsage:
 
 class Disk(Protocol):
     """A directory tree. Paths are relative to its root and use `/`."""
+
+    open_files_max: int
+    """Number of files that may stay open only because they are likely to be used again."""
 
     def open(self, path: str, *, create: bool = False, is_secret: bool = False) -> File:
         """Open a file for reading and writing.
@@ -226,7 +231,8 @@ class Job:
     syncs: Sequence[File] = ()
     """Set if `run` only syncs these files: a shell may then submit the syncs to the kernel instead."""
     is_read: bool = False
-    """Set if `run` reads the device for clients: a shell keeps threads for such jobs, as they may hang with it."""
+    """Set if `run` reads the device for clients, and may hang with it: a shell has READS_AT_ONCE threads for such jobs.
+    A node has no more of them in progress."""
 
 
 @dataclass(frozen=True, slots=True)

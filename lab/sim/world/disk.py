@@ -191,6 +191,7 @@ class SimDisk:
         """Number of calls, by operation."""
         self.on_call: Callable[[str, str], None] | None = None
         """Called before each operation with its name and path; may raise `PowerLoss`."""
+        self.open_files_max = 64
         self.uncached = 0.0
         """Probability that the page cache lacks what is read, so that the device has to be waited for."""
         self.lies = False

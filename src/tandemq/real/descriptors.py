@@ -7,7 +7,9 @@ Source: getrlimit(2); docs/guides/operations.md, "System limits".
 
 import resource
 
-KEPT_MAX = 1024
+CACHED_MAX = 8192
+"""Files of queues that a store keeps open, but at most a quarter of the limit."""
+KEPT_MAX = CACHED_MAX + 1024
 """Descriptors reserved for files: more than a store keeps open, but at most half of the limit."""
 
 
@@ -27,5 +29,15 @@ def raise_limit(wanted: int | None = None) -> int:
 
 def links_max() -> int:
     """Return the maximum number of connections that leaves the reserved descriptors to files."""
+    soft = _soft_limit()
+    return soft - min(KEPT_MAX, soft // 2)
+
+
+def cached_files_max() -> int:
+    """Return how many files of queues a store keeps open."""
+    return min(CACHED_MAX, _soft_limit() // 4)
+
+
+def _soft_limit() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 31 if soft == resource.RLIM_INFINITY else soft - min(KEPT_MAX, soft // 2)
+    return 1 << 31 if soft == resource.RLIM_INFINITY else soft

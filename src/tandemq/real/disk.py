@@ -15,6 +15,7 @@ from time import monotonic_ns
 
 from tandemq.boundary import Buffer, DiskUsage
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged, StoreError, StoreLocked
+from tandemq.real.descriptors import cached_files_max
 from tandemq.telemetry.buckets import DurationBuckets
 
 TIMED = "commitlog/"
@@ -165,6 +166,8 @@ class TimedFile(RealFile):
 class RealDisk:
     """A directory tree of the file system."""
 
+    open_files_max: int
+    """See `boundary.Disk`."""
     writes: DurationBuckets | None = None
     """Durations of writes to files below `TIMED`, if they are to be counted; set before files are opened."""
 
@@ -186,6 +189,7 @@ class RealDisk:
         if not os.access(self.root, os.W_OK | os.X_OK):
             raise DiskFailed(f"{self.root} is not writable", hint=f"change its owner or choose another {setting}")
         self._lock_fd = -1
+        self.open_files_max = cached_files_max()
 
     @contextmanager
     def named(self) -> Iterator[None]:

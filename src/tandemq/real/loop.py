@@ -19,6 +19,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 
 from tandemq.boundary import (
+    READS_AT_ONCE,
     Buffer,
     Closed,
     Connect,
@@ -40,7 +41,7 @@ from tandemq.real.network.ports import Ports
 from tandemq.real.network.resolver import Resolver
 from tandemq.real.network.socket_connection import SocketConnection, surplus
 from tandemq.real.network.tls import Tls
-from tandemq.real.workers import READERS, Workers
+from tandemq.real.workers import Workers
 from tandemq.refusals import Refusals
 from tandemq.registry import RegistrySession
 
@@ -112,7 +113,7 @@ class Loop:
         self._unread_bytes = 0
         self._turn_began_ns = 0
         self._workers = Workers(self.wake)
-        self._readers = Workers(self.wake, "reader", READERS)
+        self._readers = Workers(self.wake, "reader", READS_AT_ONCE)
         self._syncs = FileSyncs()
         if self._syncs.fd >= 0:
             self._epoll.register(self._syncs.fd, select.EPOLLIN)

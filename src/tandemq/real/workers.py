@@ -9,8 +9,6 @@ from tandemq.boundary import Job, JobDone
 
 WORKERS = 3
 """One for each kind of job of a broker: syncing the log, syncing queues and index, saving tables."""
-READERS = 4
-"""Number of reads of the device for clients at a time."""
 JOIN_S = 10
 
 

@@ -69,9 +69,9 @@ _NOTHING_AHEAD = EntriesAhead(0, b"")
 class QueueFiles(FileCache):
     """Open files and entries read ahead of all queues. With many queues their files cannot all be open."""
 
-    def __init__(self, disk: Disk, files_max: int = 512) -> None:
-        """Begin with no file open."""
-        super().__init__(disk, files_max)
+    def __init__(self, disk: Disk, files_max: int | None = None) -> None:
+        """Begin with no file open; `files_max`: `Disk.open_files_max` by default."""
+        super().__init__(disk, disk.open_files_max if files_max is None else files_max)
         self._ahead: dict[ConsumeQueue, EntriesAhead] = {}
         self._ahead_bytes = 0
 

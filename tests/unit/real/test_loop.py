@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from tandemq.boundary import Closed, Event, Job, JobDone, LinkKind, Now, Turn
+from tandemq.boundary import READS_AT_ONCE, Closed, Event, Job, JobDone, LinkKind, Now, Turn
 from tandemq.errors import ConfigError
 from tandemq.real import loop as loop_module
 from tandemq.real.loop import POLLED_MAX, SHARE_BYTES_MIN, TURN_BYTES, Loop
-from tandemq.real.workers import READERS
 
 PIECE = bytes(64 * 1024)
 
@@ -80,7 +79,7 @@ class _Reading:
     def __init__(self, loop: Loop, device: threading.Event) -> None:
         self.loop = loop
         self.done: list[str] = []
-        self.jobs = [Job(f"read {number}", device.wait, is_read=True) for number in range(2 * READERS)]
+        self.jobs = [Job(f"read {number}", device.wait, is_read=True) for number in range(2 * READS_AT_ONCE)]
         self.jobs += [Job(f"sync {number}", lambda: None) for number in range(3)]
 
     def turn(self, _received: Sequence[tuple[int, bytes]], events: Sequence[Event], _now: Now) -> Turn:
@@ -101,7 +100,7 @@ def test_reads_that_hang_with_the_device_delay_no_other_job_and_no_stop() -> Non
     assert sorted(node.done) == ["sync 0", "sync 1", "sync 2"]
     loop.close()
     hanging = [thread for thread in threading.enumerate() if thread.name.startswith("reader-")]
-    assert len(hanging) == READERS
+    assert len(hanging) == READS_AT_ONCE
     device.set()
     for thread in hanging:
         thread.join(60)

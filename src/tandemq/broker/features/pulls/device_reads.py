@@ -2,18 +2,19 @@
 
     pull ─► NotCached ─► begin: a job reads the ranges ─► the page cache has them ─► the pull is answered
 
-Pulls that need the same part of a file share one read. If the device does not return for LATE_MS, the pulls get an
-error, and so does each pull that needs such a part, until the device returns.
+Pulls that need the same bytes share one read. READS_AT_ONCE reads are in progress at a time; connections take turns. If
+the device does not return for LATE_MS, the pulls that wait for that read get an error, and so does each one that needs
+these bytes until it returns; if all threads wait for it, all pulls that need the device do.
 """
 
 import logging
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from tandemq.boundary import Job, JobDone, Now, Turn
+from tandemq.boundary import READS_AT_ONCE, Job, JobDone, Now, Turn
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.pulls import Resume
 from tandemq.errors import DiskFailed, StoreError
@@ -26,34 +27,32 @@ LATE = counter("tandemq_device_reads_late_total", "Those that took more than 10 
 IN_PROGRESS = gauge("tandemq_device_reads_in_progress", "Those that have begun and not ended.")
 JOB = "read for pulls"
 LATE_MS = 10_000
-READS_MAX = 1024
-"""Maximum number of reads in progress."""
-WAITING_MAX = 32_768
+READS_MAX = 32_768
+"""Maximum number of reads that have not ended."""
+WAITING_MAX = 65_536
 WAITING_PER_LINK_MAX = 4096
 """Maximum number of requests that wait for a read, in total and of one connection."""
-PART_BYTES = 256 << 10
 REPEATED_MS = 1000
-"""Time after a read in which the same part is taken from the device at once, if the page cache lacks it again."""
+"""Time after a read in which the device is waited for at once if the page cache lacks the same bytes again."""
 REPEATED_MAX = 1024
 
 
-class _Part(NamedTuple):
-    """Place where a read begins; reads that begin in the same part of a file are one."""
+class _Place(NamedTuple):
+    """Where a read begins; reads that begin at the same place are one."""
 
     path: str
-    number: int
-    """Of the part in its file."""
+    position: int
 
 
 @dataclass(slots=True, eq=False)
 class _Read:
-    """A read in progress."""
+    """A read that waits for a thread, or is carried out by one."""
 
-    path: str
-    """File of the first range."""
-    began_ms: int
+    place: _Place
+    ranges: Sequence[FileRange]
     waiting: list[tuple[int, Resume]] = field(default_factory=list)
-    """Connection and continuation of the requests that wait."""
+    """Connection and continuation of the requests that wait for it."""
+    began_ms: int = 0
     is_late: bool = False
 
 
@@ -63,28 +62,29 @@ class DeviceReads:
     def __init__(self, kernel: Kernel) -> None:
         """Begin without reads."""
         self._turn = kernel.turn
-        self._reads: dict[_Part, _Read] = {}
-        """By place, oldest first."""
-        self._read_ms: dict[_Part, int] = {}
-        """When parts were read last, monotonic ms."""
+        self._reads: dict[_Place, _Read] = {}
+        """All that have not ended."""
+        self._queues: dict[int, deque[_Read]] = {}
+        """Those without a thread, by the connection that needs them; connections take turns."""
+        self._running: list[_Read] = []
+        """Those with a thread, oldest first."""
+        self._read_ms: dict[_Place, int] = {}
+        """When places were read last, monotonic ms."""
         self._waiting = 0
         self._waiting_of: Counter[int] = Counter()
         """Number of requests that wait, by connection."""
-        self._next_late_ms: int | None = None
-        self.begun = 0
-        """Number of reads since the start."""
-        self.late = 0
-        """Those of them that took longer than LATE_MS."""
+        self._begun = self._late = 0
+        """Number of reads that began since the start, and of those that took longer than LATE_MS."""
 
     def collect(self, _now: Now) -> Iterator[Batch | None]:
         """Yield the batches of the metrics."""
-        yield single(READS, self.begun)
-        yield single(LATE, self.late)
+        yield single(READS, self._begun)
+        yield single(LATE, self._late)
         yield single(IN_PROGRESS, len(self._reads))
 
     def must_wait(self, missing: NotCached, now_ms: int) -> bool:
         """Whether a read has to go to the device at once: what it needs was read a moment ago and is missing again."""
-        return now_ms - self._read_ms.get(_part_of(missing.ranges[0]), -REPEATED_MS) < REPEATED_MS
+        return now_ms - self._read_ms.get(_place_of(missing), -REPEATED_MS) < REPEATED_MS
 
     def begin(self, missing: NotCached, link: int, resume: Resume, now_ms: int) -> bool:
         """Have ranges read for a request on a connection, which `resume` continues; False if too many requests wait.
@@ -92,36 +92,56 @@ class DeviceReads:
         Raises:
             DiskFailed: the device does not return.
         """
-        part = _part_of(missing.ranges[0])
-        read = self._reads.get(part)
-        if read is not None and read.is_late:
-            raise _not_returned(read.path)
+        place = _place_of(missing)
+        read = self._reads.get(place)
+        if self._hangs or (read is not None and read.is_late):
+            raise _not_returned(place.path)
         is_full = read is None and len(self._reads) >= READS_MAX
         if is_full or self._waiting >= WAITING_MAX or self._waiting_of[link] >= WAITING_PER_LINK_MAX:
             return False
         if read is None:
-            read = self._reads[part] = _Read(part.path, now_ms)
-            run = partial(read_ranges, missing.ranges)
-            self._turn.out.jobs.append(Job(JOB, run, partial(self._ended, part), is_read=True))
-            self.begun += 1
-            if self._next_late_ms is None:
-                self._next_late_ms = now_ms + LATE_MS
+            read = self._reads[place] = _Read(place, missing.ranges)
+            self._queues.setdefault(link, deque()).append(read)
         read.waiting.append((link, resume))
         self._waiting += 1
         self._waiting_of[link] += 1
+        self._start(now_ms)
         return True
 
-    def _ended(self, part: _Part, done: JobDone, turn: Turn, now: Now) -> None:
-        read = self._reads.pop(part)
+    @property
+    def _hangs(self) -> bool:
+        """Whether all threads wait for a device that does not return."""
+        return len(self._running) == READS_AT_ONCE and all(read.is_late for read in self._running)
+
+    def _start(self, now_ms: int) -> None:
+        """Give reads to free threads."""
+        while self._queues and len(self._running) < READS_AT_ONCE:
+            link, queue = next(iter(self._queues.items()))
+            read = queue.popleft()
+            del self._queues[link]
+            if queue:
+                self._queues[link] = queue
+            read.began_ms = now_ms
+            self._running.append(read)
+            self._begun += 1
+            self._turn.out.jobs.append(
+                Job(JOB, partial(read_ranges, read.ranges), partial(self._ended, read), is_read=True)
+            )
+
+    def _ended(self, read: _Read, done: JobDone, turn: Turn, now: Now) -> None:
+        self._running.remove(read)
+        del self._reads[read.place]
         if done.error is not None and not isinstance(done.error, StoreError):
             raise done.error
         if read.is_late:
             took_s = (now.mono_ms - read.began_ms) / 1000
-            log.warning("pull: the device returned after %.1f s: file=%s", took_s, read.path)
+            log.warning("pull: the device returned after %.1f s: file=%s", took_s, read.place.path)
         if done.error is None:
-            self._read_ms[part] = now.mono_ms
+            self._read_ms.pop(read.place, None)
+            self._read_ms[read.place] = now.mono_ms
             if len(self._read_ms) > REPEATED_MAX:
                 del self._read_ms[next(iter(self._read_ms))]
+        self._start(now.mono_ms)
         self._resume(read, done.error, turn, now)
 
     def _resume(self, read: _Read, error: StoreError | None, turn: Turn, now: Now) -> None:
@@ -134,32 +154,37 @@ class DeviceReads:
             resume(error, turn, now)
 
     def deadline_ms(self) -> int | None:
-        """Return when a read may be late, monotonic ms."""
-        return self._next_late_ms
+        """Return when a read is late, monotonic ms."""
+        return next((read.began_ms + LATE_MS for read in self._running if not read.is_late), None)
 
     def run_due(self, turn: Turn, now: Now) -> None:
-        """Refuse the requests whose read is late."""
-        if self._next_late_ms is None or now.mono_ms < self._next_late_ms:
+        """Refuse the requests whose read is late; if no thread is left, all that wait for one."""
+        late = [read for read in self._running if not read.is_late and now.mono_ms >= read.began_ms + LATE_MS]
+        if not late:
             return
-        late = [read for read in self._reads.values() if not read.is_late and now.mono_ms >= read.began_ms + LATE_MS]
-        if late:
-            log.error(
-                "pull: the device has not returned for %d s, requests that need it fail: file=%s reads=%d requests=%d",
-                LATE_MS // 1000,
-                late[0].path,
-                len(late),
-                sum(len(read.waiting) for read in late),
-            )
         for read in late:
             read.is_late = True
-            self.late += 1
-            self._resume(read, _not_returned(read.path), turn, now)
-        times = [read.began_ms for read in self._reads.values() if not read.is_late]
-        self._next_late_ms = min(times) + LATE_MS if times else None
+            self._late += 1
+        if self._hangs:
+            queued = [read for queue in self._queues.values() for read in queue]
+            self._queues.clear()
+            for read in queued:
+                del self._reads[read.place]
+            late += queued
+        log.error(
+            "pull: the device has not returned for %d s, requests that need it fail: file=%s reads=%d requests=%d",
+            LATE_MS // 1000,
+            late[0].place.path,
+            len(late),
+            sum(len(read.waiting) for read in late),
+        )
+        for read in late:
+            self._resume(read, _not_returned(read.place.path), turn, now)
 
 
-def _part_of(first: FileRange) -> _Part:
-    return _Part(first.file.path, first.position // PART_BYTES)
+def _place_of(missing: NotCached) -> _Place:
+    first = missing.ranges[0]
+    return _Place(first.file.path, first.position)
 
 
 def _not_returned(path: str) -> DiskFailed:

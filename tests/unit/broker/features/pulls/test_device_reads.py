@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lab.sim.world.disk import SimDisk
-from tandemq.boundary import Job, JobDone
+from tandemq.boundary import READS_AT_ONCE, Job, JobDone
 from tandemq.broker.features.pulls import device_reads
 from tandemq.broker.features.pulls.device_reads import JOB, LATE_MS
 from tandemq.errors import DiskFailed
@@ -89,10 +89,10 @@ def test_pull_of_uncached_messages_is_answered_after_the_read(expression: str) -
     assert [message.body for message in messages_in(answer)] == expected[:32]
 
 
-def test_pulls_of_the_same_part_share_a_read() -> None:
-    broker = Uncached()
+def test_pulls_of_the_same_messages_share_a_read() -> None:
+    broker = Uncached(flushes=False)
     broker.broker.open(2)
-    first, second = broker.pull(group="one"), broker.pull(2, group="two", queue_offset=3)
+    first, second = broker.pull(group="one"), broker.pull(2, group="two")
     assert broker.run_reads() == 1
     assert [broker.answer(first).code, broker.answer(second, 2).code] == [ResponseCode.SUCCESS] * 2
 
@@ -111,7 +111,42 @@ def test_entries_and_records_are_read_ahead_of_a_pull() -> None:
     assert len(messages_in(broker.answer(opaque))) == 30
 
 
-def test_part_that_is_missing_again_is_read_at_once() -> None:
+def test_connections_take_turns() -> None:
+    """A connection with many pulls does not delay the one pull of another."""
+    broker = Uncached(60, flushes=False)
+    broker.broker.open(2)
+    many = [broker.pull(queue_offset=at) for at in range(50)]
+    one = broker.pull(2, queue_offset=55)
+    for _ in range(3):
+        reads = broker.reads()
+        assert len(reads) <= READS_AT_ONCE
+        for read in reads:
+            broker.broker.turn([], [run_job(read)])
+    assert broker.answer(one, 2).code == ResponseCode.SUCCESS
+    answered = [opaque for opaque in many if broker.broker.answer_to(opaque) is not None]
+    assert len(answered) < 12
+    broker.run_reads()
+    assert len(messages_in(broker.answer(many[-1]))) == 11
+
+
+def test_pulls_are_refused_while_all_threads_hang() -> None:
+    broker = Uncached(60, flushes=False)
+    waiting = [broker.pull(queue_offset=at) for at in range(10)]
+    hung = broker.reads()
+    assert len(hung) == READS_AT_ONCE
+    broker.broker.pass_time(LATE_MS)
+    assert {broker.answer(opaque).code for opaque in waiting} == {ResponseCode.SYSTEM_ERROR}
+    assert broker.reads() == []
+    refused = broker.broker.pull("TopicA", 20)
+    assert refused is not None
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    broker.broker.turn([], [run_job(hung[0])])
+    opaque = broker.pull(queue_offset=20)
+    broker.run_reads()
+    assert len(messages_in(broker.answer(opaque))) == 32
+
+
+def test_messages_that_are_missing_again_are_read_at_once() -> None:
     broker = Uncached()
     opaque = broker.pull()
     while reads := broker.reads():
