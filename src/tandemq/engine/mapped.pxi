@@ -111,7 +111,8 @@ cdef extern from *:
 cdef enum:
     UNMAPPED_BYTES = 256 << 20  # Of a file, in a step.
     UNMAPPED_FILES_MAX = 64
-    TOUCHED_BYTES_MAX = 512 << 20
+
+cdef Py_ssize_t TOUCHED_BYTES_MAX = <Py_ssize_t>2 << 30
 
 cdef enum PartState:
     UNREAD, READ_ONCE, HELD, MISSING

@@ -25,7 +25,7 @@ from tandemq.storage.not_cached import FileRange, NotCached, read_cached
 
 BLOCK_BYTES = 1 << 18
 KEPT_BYTES_MAX = 128 << 20
-MAPPED_SHARE = 4
+MAPPED_SHARE = 8
 """Limit of mapped files counted as memory of the process, in sizes of the cache; the page cache holds them anyway."""
 SMALL_BYTES_MAX = BLOCK_BYTES // 32
 """Above this size the cost of a read is mostly the copy, which caching a block does not save."""
