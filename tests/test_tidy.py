@@ -31,6 +31,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "registry": (0, "core"),
     "metrics": (0, "core"),
     "telemetry": (0, "core"),
+    "not_cached": (0, "core"),
     "refusals": (0, "core"),
     "turn_budget": (0, "core"),
     "codec": (1, "core"),

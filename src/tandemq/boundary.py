@@ -57,7 +57,7 @@ class File(Protocol):
             DiskFailed: the device failed.
         """
 
-    def pread_cached(self, size: int, position: int) -> bytes | None:
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
         """Return bytes as `pread` does, if that needs no wait for the device; else None.
 
         Raises:
@@ -231,8 +231,8 @@ class Job:
     syncs: Sequence[File] = ()
     """Set if `run` only syncs these files: a shell may then submit the syncs to the kernel instead."""
     is_read: bool = False
-    """Set if `run` reads the device for clients, and may hang with it: a shell has READS_AT_ONCE threads for such jobs.
-    A node has no more of them in progress."""
+    """Set if `run` reads the device for clients or slaves, and may hang with it: a shell has READS_AT_ONCE threads for
+    such jobs. A node has no more of them in progress for clients, and one for each slave."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class RealFile:
         except OSError as error:
             raise self.error(error) from error
 
-    def pread_cached(self, size: int, position: int) -> bytes | None:
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
         """See `boundary.File`."""
         buffer = bytearray(size)
         try:
@@ -98,9 +98,9 @@ class RealFile:
                 return self.pread(size, position)
             raise self.error(error) from error
         if count == size:
-            return bytes(buffer)
+            return buffer
         # What is missing is behind the end of the file, or not cached.
-        return bytes(buffer[:count]) if position + count >= self.size() else None
+        return buffer[:count] if position + count >= self.size() else None
 
     def will_read(self, size: int, position: int) -> None:
         """See `boundary.File`."""

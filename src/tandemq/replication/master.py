@@ -50,10 +50,13 @@ from tandemq.codec.ha import (
     verified,
 )
 from tandemq.errors import AuthenticationError, ProtocolError, StoreError
+from tandemq.not_cached import FileRange, NotCached
 from tandemq.replication.authentication import MasterProver
 from tandemq.replication.record_stream import Piece, RecordStream
 
 CHUNK_BYTES = 1 << 20
+READ_BYTES = 4 << 20
+"""Bytes that are read from the device together if the page cache lacks them."""
 BACKLOG_BYTES_MAX = 4 << 20
 TAIL_FRAME_BYTES_MAX = 8 << 20
 FRAME_BYTES = {
@@ -84,6 +87,9 @@ class LogView(Protocol):
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes, not beyond the file's end."""
+
+    def read_cached(self, offset: int, size: int) -> Buffer:
+        """Return the same without waiting for the device, or raise NotCached."""
 
 
 class MasterSessionState(Enum):
@@ -153,6 +159,12 @@ class TailComplete(NamedTuple):
     """The slave has sent all of its tail."""
 
 
+class LogNotCached(NamedTuple):
+    """The page cache lacks what is to be copied next. The owner has the range read, and then calls `log_cached`."""
+
+    range: FileRange
+
+
 class MasterSessionClosed(NamedTuple):
     """The session has ended; the owner must close the connection."""
 
@@ -167,6 +179,7 @@ Event = (
     | SlaveHeartbeat
     | TailReceived
     | TailComplete
+    | LogNotCached
     | MasterSessionClosed
 )
 
@@ -214,6 +227,10 @@ class MasterSession:
         self.next_offset = -1
         """Log offset of the next transfer; -1 before the start is known."""
         self.acked_offset = -1
+        self._awaits_read = False
+        """Whether the owner has the next bytes read from the device."""
+        self._read_end = 0
+        """Log offset up to which it had bytes read: if they are missing again, the device is waited for."""
         self.transferred_bytes = 0
         self._in = b""
         self._tail: RecordStream | None = None
@@ -493,12 +510,17 @@ class MasterSession:
         """Add log bytes until the connection's backlog is large enough."""
         if self._rate and now_ms - self._budget_ms >= 1000:
             self._budget, self._budget_ms = self._rate, now_ms
-        while backlog < BACKLOG_BYTES_MAX and self.next_offset < self._log.written_end:
+        while backlog < BACKLOG_BYTES_MAX and self.next_offset < self._log.written_end and not self._awaits_read:
             size = CHUNK_BYTES if not self._rate else min(CHUNK_BYTES, self._budget)
             if size <= 0:
                 return
+            read = self._log.read if self.next_offset < self._read_end else self._log.read_cached
             try:
-                data = self._log.read(self.next_offset, size)
+                data = read(self.next_offset, size)
+            except NotCached as missing:
+                self._awaits_read = True
+                self._events.append(LogNotCached(missing.ranges[0]._replace(size=READ_BYTES)))
+                return
             except StoreError as error:
                 self._close(f"the log cannot be read at {self.next_offset}: {error}")
                 return
@@ -508,6 +530,11 @@ class MasterSession:
             self._budget -= len(data)
             backlog += len(data)
             self.last_write_ms = now_ms
+
+    def log_cached(self) -> None:
+        """Copy on: the range of the last `LogNotCached` was read."""
+        self._awaits_read = False
+        self._read_end = self.next_offset + READ_BYTES
 
     def _close(self, reason: str) -> None:
         self.state = MasterSessionState.SHUTDOWN

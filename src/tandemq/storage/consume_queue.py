@@ -273,8 +273,9 @@ class ConsumeQueue(QueueTail):
 
     def _from_files(self, start: int, end: int, *, may_wait: bool) -> bytes:
         position, stop = start * QUEUE_ENTRY_BYTES, end * QUEUE_ENTRY_BYTES
+        read = self._segments.read if may_wait else self._segments.read_cached
         data = b""
-        while position < stop and (piece := self._segments.read(position, stop - position, may_wait=may_wait)):
+        while position < stop and (piece := read(position, stop - position)):
             data += piece
             position += len(piece)
         return data

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tandemq.boundary import Buffer, Disk, File
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
-from tandemq.storage.not_cached import read_cached
+from tandemq.not_cached import read_cached
 
 NAME_DIGITS = 20
 _CHUNK_BYTES = 1 << 20
@@ -200,17 +200,26 @@ class SegmentLog:
             file.datasync()
         self._drop_from(end)
 
-    def read(self, offset: int, size: int, *, may_wait: bool = True) -> bytes:
+    def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`, not beyond the end of that file.
 
         Raises:
             OffsetGone: no file holds the offset.
-            NotCached: the device would have to be waited for, and that may not be.
         """
         start, file = self.file_at(offset)
         within = offset - start
-        size = min(size, self.segment_bytes - within)
-        return file.pread(size, within) if may_wait else read_cached(file, size, within)
+        return file.pread(min(size, self.segment_bytes - within), within)
+
+    def read_cached(self, offset: int, size: int) -> bytes | bytearray:
+        """Return bytes as `read` does, without waiting for the device.
+
+        Raises:
+            OffsetGone: no file holds the offset.
+            NotCached: the device would have to be waited for.
+        """
+        start, file = self.file_at(offset)
+        within = offset - start
+        return read_cached(file, min(size, self.segment_bytes - within), within)
 
     def file_at(self, offset: int) -> tuple[int, File]:
         """Return start and file of the segment that holds an offset.

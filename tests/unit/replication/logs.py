@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from tandemq.codec.record.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
 from tandemq.codec.record.record import encode_host, encode_record
 from tandemq.errors import OffsetGone
+from tandemq.not_cached import FileRange, NotCached
 
 HOST = encode_host(bytes((127, 0, 0, 1)), 10911)
 
@@ -16,6 +17,8 @@ class FakeLog:
         self.data = bytearray(data)
         self.start = start
         self.segment_bytes = segment_bytes
+        self.uncached: FileRange | None = None
+        """What `read_cached` lacks; None: nothing."""
 
     @property
     def written_end(self) -> int:
@@ -26,6 +29,11 @@ class FakeLog:
             raise OffsetGone(f"{offset} is gone")
         size = min(size, self.segment_bytes - offset % self.segment_bytes)
         return bytes(self.data[offset - self.start : offset - self.start + size])
+
+    def read_cached(self, offset: int, size: int) -> bytes:
+        if self.uncached is not None:
+            raise NotCached([self.uncached])
+        return self.read(offset, size)
 
 
 def make_record(log_offset: int, body: bytes, *, queue_offset: int = 0, properties: bytes = b"") -> bytes:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.sim.world.disk import SimDisk
 from tandemq.codec.ha import (
     HELLO_MARK,
     KIND_HEARTBEAT,
@@ -21,7 +22,10 @@ from tandemq.codec.ha import (
 )
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
+from tandemq.not_cached import FileRange
 from tandemq.replication.master import (
+    READ_BYTES,
+    LogNotCached,
     MasterSession,
     MasterSessionClosed,
     MasterSessionState,
@@ -264,9 +268,27 @@ def test_connection_with_a_large_backlog_gets_no_log_bytes() -> None:
     assert len(sent(session)) == 112
 
 
+def test_bytes_that_the_page_cache_lacks_are_sent_after_they_were_read() -> None:
+    log = FakeLog(b"x" * 100)
+    file = SimDisk(random.Random(1)).open("log", create=True)
+    log.uncached = FileRange(file, 10, 90)
+    session = open_session(log)
+    session.receive_data(report(10), 0)
+    assert sent(session) == sent(session) == b""
+    assert events(session) == [SlaveAcked(10), LogNotCached(FileRange(file, 10, READ_BYTES))], "once"
+    session.tick(5_000)
+    assert frames(sent(session, 5_000)) == [(10, b"")], "heartbeats go on"
+    session.log_cached()
+    assert frames(sent(session, 5_000)) == [(10, b"x" * 90)], "the device is waited for if they are missing again"
+    log.data += bytes(2 * READ_BYTES)
+    assert len(sent(session)) > READ_BYTES
+    assert sent(session) == b""
+    assert [type(event) for event in events(session)] == [LogNotCached], "what follows is read by the owner again"
+
+
 def test_disk_that_cannot_be_read_ends_the_session() -> None:
     class Broken(FakeLog):
-        def read(self, offset: int, size: int) -> bytes:
+        def read_cached(self, offset: int, size: int) -> bytes:
             raise DiskFailed("bad sector")
 
     session = open_session(Broken(b"x" * 100))

@@ -4,8 +4,9 @@
 """
 
 import logging
+from functools import partial
 
-from tandemq.boundary import Now, Opened, Turn
+from tandemq.boundary import Job, JobDone, Now, Opened, Turn
 from tandemq.broker.ha.admission import SlaveAdmission
 from tandemq.broker.ha.lost_tail import LostTail
 from tandemq.broker.ha.replica_progress import SlaveOffsets
@@ -21,11 +22,13 @@ from tandemq.codec.ha import Heartbeat
 from tandemq.errors import StoreError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.peers import host_of
+from tandemq.not_cached import read_ranges
 from tandemq.replication import master
 from tandemq.replication.acknowledged import copied_offset, enough_in_reach
 from tandemq.replication.authentication import MasterProver
 
 log = logging.getLogger(__name__)
+READ_JOB = "read for a slave"
 
 
 class MasterSide:
@@ -149,9 +152,20 @@ class MasterSide:
                 self._lost_tail.answered(session.hello.broker_id)
                 session.begin_transfer(self._store.log.written_end)
                 self._linked(link, session, now)
+            elif isinstance(event, master.LogNotCached):
+                run, done = partial(read_ranges, [event.range]), partial(self._was_read, session)
+                turn.jobs.append(Job(READ_JOB, run, done, is_read=True))
             elif isinstance(event, master.MasterSessionClosed):
                 self._say_closed(link, event.reason, now)
                 turn.closes.append((link, event.reason))
+
+    def _was_read(self, session: master.MasterSession, done: JobDone, _turn: Turn, _now: Now) -> None:
+        if isinstance(done.error, StoreError):
+            session.end(f"the log cannot be read at {session.next_offset}: {done.error}")
+        elif done.error is not None:
+            raise done.error
+        else:
+            session.log_cached()
 
     def _say_closed(self, link: int, reason: str, now: Now) -> None:
         """Log the end of a session; refused peers are counted, and logged once a minute per address."""

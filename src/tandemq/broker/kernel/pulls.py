@@ -12,8 +12,8 @@ from tandemq.codec.remoting.requests import PullFields
 from tandemq.errors import StoreError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.not_cached import NotCached
 from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.not_cached import NotCached
 
 Resume = Callable[[StoreError | None, Turn, Now], None]
 """Goes on with a request whose bytes were read from the device, or could not be."""

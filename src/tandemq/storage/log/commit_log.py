@@ -259,6 +259,17 @@ class CommitLog:
             return self.recent.read(offset, min(size, room))
         return self._segments.read(offset, size)
 
+    def read_cached(self, offset: int, size: int) -> Buffer:
+        """Return bytes as `read` does, without waiting for the device.
+
+        Raises:
+            OffsetGone: the offset was deleted.
+            NotCached: the device would have to be waited for.
+        """
+        if offset >= self.recent.start:
+            return self.read(offset, size)
+        return self._segments.read_cached(offset, min(size, self.written_end - offset))
+
     def file_at(self, offset: int) -> tuple[int, File]:
         """Return start and file of the segment that holds an offset.
 

@@ -20,8 +20,8 @@ from tandemq.boundary import File
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.engine import FilterProgram, Gathered, LogSources, Selected, gather_messages, select_messages
 from tandemq.errors import OffsetGone
+from tandemq.not_cached import FileRange, NotCached, read_cached
 from tandemq.storage.log.recent_writes import RecentWrites
-from tandemq.storage.not_cached import FileRange, NotCached, read_cached
 
 BLOCK_BYTES = 1 << 18
 KEPT_BYTES_MAX = 128 << 20
@@ -345,7 +345,8 @@ class RangeReader:
                 self._file_end = self._file_start + log.segment_bytes
                 self._offer(self._file)
             position = start - self._file_start
-            data = self._file.pread(size, position) if self._may_wait else read_cached(self._file, size, position)
+            file = self._file
+            data = file.pread(size, position) if self._may_wait else bytes(read_cached(file, size, position))
             self.bytes_read += size
             self._credit -= size
         if len(data) < size:

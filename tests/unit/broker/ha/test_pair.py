@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tandemq.broker.ha import master
 from tandemq.config.settings import BrokerConfig
+from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.not_cached import FileRange, read_ranges
+from tandemq.real.disk import RealFile
 from tests.spec import spec
 from tests.unit.broker.ha.group import Group, Member, delete_files
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
@@ -38,6 +42,51 @@ def test_slave_holds_the_same_bytes_and_builds_the_same_queues_and_index(tmp_pat
         assert ours.max_offset == theirs.max_offset > 20
     for key in ("key0", "key41", "key79"):
         assert _found_by_key(group.slave, key) == _found_by_key(group.master, key) == 1
+
+
+@spec("T01", "H01")
+def test_slave_gets_what_the_masters_page_cache_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(tmp_path, role="ASYNC_MASTER")
+    for number in range(80):
+        group.send(bytes([number]) * 1500)
+    group.settle()
+    group.cut()
+    monkeypatch.setattr(RealFile, "pread_cached", lambda *_: None)
+    read: list[FileRange] = []
+
+    def note(ranges: list[FileRange]) -> None:
+        read.extend(ranges)
+        read_ranges(ranges)
+
+    monkeypatch.setattr(master, "read_ranges", note)
+    for number in range(80):
+        group.send(bytes([number]) * 1500)
+    group.master.node.store.log.recent.restart(group.master.node.store.log.end)
+    group.pass_time(10_000)
+    group.settle()
+    group.assert_same_logs()
+    assert {Path(found.file.path).parent.name for found in read} == {"commitlog"}
+
+
+def test_device_that_fails_ends_the_session_of_the_slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(tmp_path, role="ASYNC_MASTER")
+    group.send()
+    group.settle()
+    group.cut()
+    group.send()
+    group.master.node.store.log.recent.restart(group.master.node.store.log.end)
+    monkeypatch.setattr(RealFile, "pread_cached", lambda *_: None)
+
+    def fail(_ranges: list[FileRange]) -> None:
+        raise DiskFailed("bad sector")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(master, "read_ranges", fail)
+        group.pass_time(10_000)
+        assert group.master.node.store.log.end > group.slave.node.store.log.end
+    group.pass_time(10_000)
+    group.settle()
+    group.assert_same_logs()
 
 
 def _found_by_key(member: Member, key: str) -> int:

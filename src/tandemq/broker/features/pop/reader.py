@@ -27,9 +27,9 @@ from tandemq.errors import OffsetGone, ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.attributes import priority_factor
 from tandemq.model.codes import ResponseCode
 from tandemq.model.pop import ANY_QUEUE, POP_CK, Handle, PoppedQueue, TopicKind, order_count_info, pop_retry_topic
+from tandemq.not_cached import NotCached
 from tandemq.refusals import Refusals
 from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.not_cached import NotCached
 
 log = logging.getLogger(__name__)
 READS_MAX = 8

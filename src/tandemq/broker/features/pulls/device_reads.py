@@ -18,7 +18,7 @@ from tandemq.boundary import READS_AT_ONCE, Job, JobDone, Now, Turn
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.pulls import Resume
 from tandemq.errors import DiskFailed, StoreError
-from tandemq.storage.not_cached import FileRange, NotCached, read_ranges
+from tandemq.not_cached import FileRange, NotCached, read_ranges
 from tandemq.telemetry.families import Batch, counter, gauge, single
 
 log = logging.getLogger(__name__)

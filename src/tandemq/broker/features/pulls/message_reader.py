@@ -24,9 +24,9 @@ from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TO
 from tandemq.engine import Gathered, Selected, evaluation_cost, record_properties
 from tandemq.errors import OffsetGone
 from tandemq.model.message import SysFlag
+from tandemq.not_cached import NotCached
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, unpack_entries
 from tandemq.storage.log.commit_log import CommitLog
-from tandemq.storage.not_cached import NotCached
 
 EXAMINED_ENTRIES_MAX = 800
 EVALUATION_COST_MAX = 4 << 20

@@ -49,9 +49,9 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Command
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.unsupported import unsupported_remark
+from tandemq.not_cached import NotCached
 from tandemq.refusals import Refusals
 from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.not_cached import NotCached
 from tandemq.telemetry.families import Source
 
 log = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ def read_ranges(ranges: Sequence[FileRange]) -> None:
         file.pread(size, position)
 
 
-def read_cached(file: File, size: int, position: int) -> bytes:
+def read_cached(file: File, size: int, position: int) -> bytes | bytearray:
     """Return up to `size` bytes of a file as `File.pread` does.
 
     Raises:
