@@ -27,7 +27,7 @@ LATE = counter("tandemq_device_reads_late_total", "Those that took more than 10 
 IN_PROGRESS = gauge("tandemq_device_reads_in_progress", "Those that have begun and not ended.")
 JOB = "read for pulls"
 LATE_MS = 10_000
-READS_MAX = 32_768
+READS_MAX = 8_192
 """Maximum number of reads that have not ended."""
 WAITING_MAX = 65_536
 WAITING_PER_LINK_MAX = 4096
