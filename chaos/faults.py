@@ -8,9 +8,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from chaos.brokers import Broker
+from chaos.machines import SHARDS, Machine
 from chaos.processes import FaultyChild, GrpcProxy
 from chaos.proxy import Behaviour
-from chaos.world import Broker, World
+from chaos.world import World
 from tandemq.client.connection import try_request
 from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.model.codes import RequestCode
@@ -55,6 +57,8 @@ class Faults:
             "network": self._network,
             "restart": self._restart,
         }
+        if world.shard is not None:
+            self._kinds |= {"kill-shard": self._kill_shard, "kill-supervisor": self._kill_supervisor}
         if world.mode is Mode.STATIC:  # an operator edits settings there
             del self._kinds["configure"], self._kinds["switch"]
 
@@ -86,7 +90,7 @@ class Faults:
         broker = self._random.choice(self._world.brokers)
         if self._random.random() < 0.6:  # faults of the active member matter most
             broker = self._world.master or broker
-        self._world.may_lag |= kind != "kill"
+        self._world.may_lag |= kind not in ("kill", "kill-shard", "kill-supervisor")
         return kind, broker.broker_id, partial(self._kinds[kind], broker)
 
     def _revive(self) -> None:
@@ -97,6 +101,18 @@ class Faults:
         child.kill()
         time.sleep(seconds)
         child.start()
+
+    def _kill_shard(self, machine: Broker, _seconds: float) -> None:
+        assert isinstance(machine, Machine), "in runs with shards"
+        shard = self._random.randrange(SHARDS)
+        self._more = {"shard": shard}
+        machine.kill_shard(shard)
+
+    def _kill_supervisor(self, machine: Broker, seconds: float) -> None:
+        assert isinstance(machine, Machine), "in runs with shards"
+        machine.kill_supervisor()
+        time.sleep(seconds)
+        machine.start()
 
     def _pause(self, child: FaultyChild, seconds: float) -> None:
         child.pause(seconds)

@@ -186,13 +186,15 @@ class RestartedChild:
             if self._is_stopping.wait(pause_s):
                 break
             self.restarts += 1
-            self.spawn()
-            if self._is_stopping.is_set():
-                break
             try:
+                self.spawn()
+                if self._is_stopping.is_set():
+                    break
                 self._wait_ready()
             except LocalError as error:
                 log.error("%s", error)
+            except OSError as error:  # no space for the file of settings, or no process
+                log.error("%s cannot be started: %s", self.title, error)
             else:
                 log.info("%s runs again at %s", self.title, self.address)
         self.is_clean = self._child.stop()
