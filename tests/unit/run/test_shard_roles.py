@@ -2,7 +2,12 @@
 
 from typing import Any
 
-from tandemq.run.shard_roles import TRIES_MAX, WAIT_S, WISH_MS, Move, RolesTogether, took_over
+from tandemq.codec.remoting.fastjson import dumps
+from tandemq.config.settings import BrokerConfig
+from tandemq.errors import NotConnected
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.run.shard_roles import TRIES_MAX, WAIT_S, WISH_MS, Move, RoleMover, RolesTogether, took_over
 
 MEMBERS = [{"brokerId": number, "address": f"10.0.0.{number}:10911"} for number in range(3)]
 
@@ -70,3 +75,41 @@ def test_role_that_another_machine_has_taken_over_is_looked_at_later() -> None:
     found.yields(move, 0)
     assert found.moves([slave(2), master(100)], WAIT_S - 0.1) == []
     assert found.moves([slave(2), master(100)], WAIT_S) == [move]
+
+
+class Brokers(RoleMover):
+    """Moves roles of three shards, and answers for the present masters, which have taken over lately."""
+
+    def __init__(self, answer: Command | None) -> None:
+        super().__init__(BrokerConfig(broker_id=1), ["a", "a-1", "a-2"], list)
+        self.orders: list[str] = []
+        self._answer = answer
+        """To a switch; None: none comes."""
+
+    def _ask(self, address: str, command: Command, seconds: float) -> Command:
+        if command.code == RequestCode.TANDEM_FAILOVER_STATUS:
+            return command.answer(ResponseCode.SUCCESS, body=dumps(master(100)))
+        self.orders.append(f"{address} {command.fields['target']}")
+        if self._answer is None:
+            raise NotConnected("no process answers")
+        return self._answer
+
+    def run_once(self, *statuses: dict[str, Any], now_s: float) -> None:
+        for move in self._roles.moves(statuses, now_s):
+            self._move(move)
+
+
+def test_machine_of_the_lowest_shard_that_was_taken_over_gets_all() -> None:
+    brokers = Brokers(Command(0))
+    brokers.run_once(slave(2), master(100), slave(2), now_s=0)
+    assert brokers.orders == ["10.0.0.2:10911 1"], "shard 0 stays: its machine asks this one for shard 1"
+    brokers.run_once(master(100), slave(2), slave(2), now_s=0)
+    assert brokers.orders[1:] == ["10.0.0.2:10911 1"] * 2
+
+
+def test_refusal_and_silence_are_tried_again_later() -> None:
+    for answer in (None, Command(int(ResponseCode.SYSTEM_ERROR), remark="it is not in sync")):
+        brokers = Brokers(answer)
+        for _ in range(3):
+            brokers.run_once(master(100), slave(2), {}, now_s=0)
+        assert brokers.orders == ["10.0.0.2:10911 1"]
