@@ -57,10 +57,14 @@ class Faults:
             "network": self._network,
             "restart": self._restart,
         }
+        of_shards: dict[str, Callable[[Broker, float], None]] = {}
         if world.shard is not None:
-            self._kinds |= {"kill-shard": self._kill_shard, "kill-supervisor": self._kill_supervisor}
+            of_shards = {"kill-shard": self._kill_shard, "kill-supervisor": self._kill_supervisor}
+        self._kinds |= of_shards
         if world.mode is Mode.STATIC:  # an operator edits settings there
             del self._kinds["configure"], self._kinds["switch"]
+        self._names = sorted(self._kinds) + 2 * sorted(of_shards)
+        """What is drawn from: faults of shards count three times."""
 
     def run(self, seconds: float) -> None:
         """Inject one fault after the other for this long."""
@@ -86,7 +90,7 @@ class Faults:
         if neighbour is not None and self._random.random() < NEIGHBOUR:
             kind = self._random.choice(NEIGHBOUR_KINDS)
             return kind, neighbour.name, partial(self._kinds[kind], neighbour)
-        kind = self._random.choice(sorted(self._kinds))
+        kind = self._random.choice(self._names)
         broker = self._random.choice(self._world.brokers)
         if self._random.random() < 0.6:  # faults of the active member matter most
             broker = self._world.master or broker

@@ -240,7 +240,8 @@ class ShardGroup:
         adopted = {shard.name for shard in self.shards if shard.name in left and shard.adopts(left[shard.name])}
         stale = {name: found.process for name, found in left.items() if name not in adopted}
         for name, process in stale.items():
-            log.warning("shard %s, process %d, runs with other settings; it is stopped", name, process.pid)
+            what = "runs with other settings" if left[name].startup else "was being started"
+            log.warning("shard %s, process %d, %s; it is stopped", name, process.pid, what)
             process.send_signal(signal.SIGTERM)
         _wait_ended([*stale.values(), *self._record.others])  # a proxy ends by itself
         return [shard for shard in self.shards if shard.name not in adopted]
