@@ -151,12 +151,17 @@ interop: needs-interop $(SPARK)  ## tests with unmodified Java peers; k=name sel
 spark-cluster: needs-spark-cluster $(SPARK) wheel  ## the pipeline on a Spark master and two workers with the wheel; k=name selects
 	$(PYTEST) tests/clusters -m "not slow" -o faulthandler_timeout=0 $(TIMES) $(CHOSEN)
 
-bench: $(READY)  ## the benchmarks, with Java RocketMQ, its proxy and NATS JetStream in the same run; clients beside floods
+ifdef cores
+bench: $(READY)
+	$(PY) -m bench.cores --cores $(cores)
+else
+bench: $(READY)  ## the benchmarks, with Java RocketMQ, its proxy and NATS JetStream in the same run, and clients beside floods; cores=1,2: shards alone, on so many cores
 	$(PY) -m bench.run
 	$(PY) -m bench.flood
 	$(PY) -m bench.pops
 	$(PY) -m bench.grpc
 	$(PY) -m bench.tenants
+endif
 
 bench-spark: $(SPARK)  ## the data pipeline's figures, compared with Spark's own readers and writers, cmp and Kafka
 	$(PY) -m bench.spark

@@ -84,6 +84,9 @@ class BrokerGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if "shards" in self._conf:  # shards outlive a killed process that started them
+            self.slave.stop()
+            self.master.stop()
         for process in (self.slave, self.master, self.name_server):
             process.kill()
         shutil.rmtree(self.directory, ignore_errors=True)

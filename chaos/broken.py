@@ -23,6 +23,7 @@ from tandemq.boundary import JobDone
 from tandemq.cli.main import main as tandemq
 from tandemq.errors import DiskFailed
 from tandemq.real.file_syncs import FileSyncs
+from tandemq.run.children import Child
 
 _LOOK_SECONDS = 0.02
 _KINDS = ("eio", "enospc", "eread")
@@ -77,8 +78,10 @@ def break_calls(directory: Path) -> None:
 
 
 def main() -> None:
-    """Patch the calls, then run tandemq."""
-    break_calls(Path(sys.argv.pop(1)))
+    """Patch the calls, then run tandemq; so do its children, the shards of a machine."""
+    directory = sys.argv.pop(1)
+    break_calls(Path(directory))
+    Child.program = ("-m", "chaos.broken", directory)
     tandemq()
 
 

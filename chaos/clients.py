@@ -15,13 +15,15 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from chaos import filters, pops, timers
+from chaos.beside import BesideClients
+from chaos.brokers import START_SECONDS, Broker
 from chaos.grpc_clients import GROUP as GRPC_GROUP
 from chaos.grpc_clients import GrpcClients
 from chaos.grpc_transactions import GrpcTransactionClient, client_of
 from chaos.history import History, Place
 from chaos.static_topics import StaticTopicClients
 from chaos.transactions import TransactionClient, TransactionHistory
-from chaos.world import GROUP, START_SECONDS, Broker, World
+from chaos.world import World
 from tandemq import Admin, ConsumeFrom
 from tandemq.broker.features.transactions.loading import GROUP as TRANSACTION_GROUP
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
@@ -90,7 +92,7 @@ class Clients:
             proxies,
             TOPIC,
             QUEUES,
-            GROUP,
+            world.group,
             self.history,
             pops.PopHistory(elects=world.mode is Mode.ELECT, group=GRPC_GROUP),
         )
@@ -108,6 +110,12 @@ class Clients:
             "gRPC consumer": lambda: self.grpc.consume(self._drained),
             "offsets": self._watch_offsets,
         }
+        self.beside: BesideClients | None = None
+        """Clients of the other shard, in runs with shards."""
+        if world.other_group:
+            self.beside = BesideClients(world.name_server.address, world.other_group)
+            senders["producer beside"] = self.beside.produce
+            others["consumer beside"] = self.beside.consume
         self._senders, self._others = _threads(senders), _threads(others)
         self.static = self._static_topic(random)
         self._static_senders, self._static_readers = (
@@ -130,6 +138,9 @@ class Clients:
     def start(self) -> None:
         """Start the clients, after the first message has created the topic."""
         history = self.history
+        if self.beside is not None:
+            asyncio.run(self._take_all_types())
+            self.beside.create()
         with BlockingProducer(self._world.name_server.address, group="chaos", queues_per_new_topic=QUEUES) as producer:
             history.sending(_FIRST, _FIRST)
             result = producer.send(_message(_FIRST, _FIRST))
@@ -153,7 +164,9 @@ class Clients:
 
     async def _take_all_types(self) -> None:
         async with Admin(self._world.name_server.address) as admin:
-            await admin.create_topic(TOPIC, queues=QUEUES, broker_name=GROUP, attributes={MESSAGE_TYPE: MIXED})
+            await admin.create_topic(
+                TOPIC, queues=QUEUES, broker_name=self._world.group, attributes={MESSAGE_TYPE: MIXED}
+            )
 
     def _produce(self, name: str) -> None:
         history, number, last = self.history, 0, time.monotonic()
@@ -332,6 +345,8 @@ class Clients:
     def finish(self) -> list[str]:
         """Stop producing, wait until everything acknowledged is delivered; return the clients' violations."""
         self._is_over.set()
+        if self.beside is not None:
+            self.beside.stop_sending()
         for thread in (*self._senders, *self._static_senders):
             thread.join(_JOIN_SECONDS)
         self.transacting.is_done.wait(_JOIN_SECONDS)
@@ -341,6 +356,8 @@ class Clients:
             unfinished += self.static.send_last(DRAIN_SECONDS)
         self._drain()
         self._drained.set()
+        if self.beside is not None:
+            self.beside.drain()
         for thread in (*self._others, *self._static_readers):
             thread.join(_JOIN_SECONDS)
         self._wait_quiet()
@@ -350,6 +367,8 @@ class Clients:
         threads = (*self._senders, *self._others, *self._static_senders, *self._static_readers)
         ends = [violation for thread in threads if (violation := thread.violation())]
         self.history.check_clients()
+        if self.beside is not None:
+            self.beside.history.check_clients()
         due = self._due()
         found = [text for known in self.all_transactions() for text in known.check(self.history.bodies)]
         found += [text for group in (self.filtered, self.popped, self.grpc.popped) for text in group.check(due)]

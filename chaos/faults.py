@@ -8,9 +8,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from chaos.brokers import Broker
+from chaos.machines import SHARDS, Machine
 from chaos.processes import FaultyChild, GrpcProxy
 from chaos.proxy import Behaviour
-from chaos.world import Broker, World
+from chaos.world import World
 from tandemq.client.connection import try_request
 from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.model.codes import RequestCode
@@ -55,8 +57,14 @@ class Faults:
             "network": self._network,
             "restart": self._restart,
         }
+        of_shards: dict[str, Callable[[Broker, float], None]] = {}
+        if world.shard is not None:
+            of_shards = {"kill-shard": self._kill_shard, "kill-supervisor": self._kill_supervisor}
+        self._kinds |= of_shards
         if world.mode is Mode.STATIC:  # an operator edits settings there
             del self._kinds["configure"], self._kinds["switch"]
+        self._names = sorted(self._kinds) + 2 * sorted(of_shards)
+        """What is drawn from: faults of shards count three times."""
 
     def run(self, seconds: float) -> None:
         """Inject one fault after the other for this long."""
@@ -82,11 +90,11 @@ class Faults:
         if neighbour is not None and self._random.random() < NEIGHBOUR:
             kind = self._random.choice(NEIGHBOUR_KINDS)
             return kind, neighbour.name, partial(self._kinds[kind], neighbour)
-        kind = self._random.choice(sorted(self._kinds))
+        kind = self._random.choice(self._names)
         broker = self._random.choice(self._world.brokers)
         if self._random.random() < 0.6:  # faults of the active member matter most
             broker = self._world.master or broker
-        self._world.may_lag |= kind != "kill"
+        self._world.may_lag |= kind not in ("kill", "kill-shard", "kill-supervisor")
         return kind, broker.broker_id, partial(self._kinds[kind], broker)
 
     def _revive(self) -> None:
@@ -97,6 +105,18 @@ class Faults:
         child.kill()
         time.sleep(seconds)
         child.start()
+
+    def _kill_shard(self, machine: Broker, _seconds: float) -> None:
+        assert isinstance(machine, Machine), "in runs with shards"
+        shard = self._random.randrange(SHARDS)
+        self._more = {"shard": shard}
+        machine.kill_shard(shard)
+
+    def _kill_supervisor(self, machine: Broker, seconds: float) -> None:
+        assert isinstance(machine, Machine), "in runs with shards"
+        machine.kill_supervisor()
+        time.sleep(seconds)
+        machine.start()
 
     def _pause(self, child: FaultyChild, seconds: float) -> None:
         child.pause(seconds)

@@ -27,16 +27,18 @@ from typing import Any
 
 from rich.console import Console
 
-from chaos import filters, grpc_clients, pops, static_topics, timers, transactions
+from chaos import beside, filters, grpc_clients, pops, static_topics, timers, transactions
+from chaos.brokers import Broker
 from chaos.clients import CONSUMERS, DELAYS, TOPIC, Clients
 from chaos.faults import Faults
 from chaos.logical_history import LogicalHistory
+from chaos.machines import SHARDS, Machine
 from chaos.permissions import overlaps
 from chaos.processes import mono_ms
 from chaos.requests import TOPIC as STATIC_TOPIC
 from chaos.resources import leaks
 from chaos.stores import check, records
-from chaos.world import Broker, World
+from chaos.world import World
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
@@ -48,14 +50,16 @@ EXIT_VIOLATION = 3
 EXIT_INTERRUPTED = 130
 SLAVE_READS = 1 / 3
 """Share of the runs in which slaves deliver messages that they have and the consumer has not."""
+SHARDED = 1 / 4
+"""Share of the runs in which members are machines with two shards, see `chaos.machines`."""
 STATIC_TOPICS = 1 / 3
 """Share of the runs with a static topic over the group and a broker beside it."""
 _ZOOKEEPER_TICK_MS = 500
 _VIOLATIONS_SHOWN = 50
 
 
-def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str, Any]:
-    """Run one seed; return its report."""
+def run(seed: int, seconds: float, directory: Path, zookeeper: str, *, shards: bool | None = None) -> dict[str, Any]:
+    """Run one seed; return its report. `shards`: whether members have shards; None: the seed decides."""
     random = Random(seed)
     mode = random.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME, Mode.STATIC))
     members = random.choice((2, 3))
@@ -68,6 +72,10 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
         settings |= {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
     static = Random(f"{seed}-static-topic")
     neighbour = static_topics.NEIGHBOUR_SETTINGS if static.random() < STATIC_TOPICS else None
+    shard, of_shards = _draw_shard(seed, shards)
+    if shard is not None:
+        neighbour = None
+        settings |= of_shards
     report: dict[str, Any] = {
         "seed": seed,
         "mode": mode.value,
@@ -75,13 +83,20 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
         "registry": "zookeeper" if registry else "namesrv",
         **flush,
         "slaveReads": reads_from_slaves,
+        "shard": shard,
     }
     begun = time.monotonic()
     clients_log = logging.FileHandler(directory / "clients.log", encoding="utf-8")
     clients_log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[clients_log], force=True)
     with World(
-        directory, mode=mode, members=members, registry=registry, settings=settings, neighbour=neighbour
+        directory,
+        mode=mode,
+        members=members,
+        registry=registry,
+        settings=settings,
+        neighbour=neighbour,
+        shard=shard,
     ) as world:
         clients = Clients(world, static)
         clients.start()
@@ -107,12 +122,25 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
     report |= history.report() | {"transactions": clients.transacting.transactions.report()}
     report |= {"grpc": clients.grpc.report(), "grpc_transactions": clients.grpc_transacting.report()}
     report |= {"pops": clients.popped.report(), "filter": clients.filtered.report(), "timers": clients.timers.report()}
+    if clients.beside is not None:
+        report["beside"] = clients.beside.history.report()
+        violations += [f"{text} (the other shard)" for text in clients.beside.history.violations]
     if clients.static is not None:
         report["static"] = clients.static.history.report()
         violations += clients.static.history.violations
     report |= {"resources": [growth.report() for growth in grown], "stores": stores}
     report["violations"] = _told(history.violations + violations)
     return report
+
+
+def _draw_shard(seed: int, shards: bool | None) -> tuple[int | None, dict[str, Setting]]:
+    """Return the shard that the clients use, and settings of the members; None without shards."""
+    random = Random(f"{seed}-shards")
+    has_shards, shard, is_together = random.random() < SHARDED, random.randrange(SHARDS), random.random() < 0.5
+    if not (has_shards if shards is None else shards):
+        return None, {}
+    # A topic of clients is made on its own shard, not on the first one that a client finds.
+    return shard, {"autoCreateTopicEnable": "false", "shardRolesTogether": str(is_together).lower()}
 
 
 def _wait_whole(world: World) -> tuple[list[str], bool]:
@@ -126,6 +154,14 @@ def _wait_whole(world: World) -> tuple[list[str], bool]:
 
 
 def _rights(brokers: list[Broker]) -> list[str]:
+    machines = [broker for broker in brokers if isinstance(broker, Machine)]
+    if machines:
+        found = [text for machine in machines for text in machine.ended_shards()]
+        for shard in range(SHARDS):
+            lines = {machine.name: machine.lines_of(shard) for machine in machines}
+            deaths = {machine.name: sorted(machine.shard_deaths[shard]) for machine in machines}
+            found += [f"{text} (shard {shard})" for text in overlaps(lines, deaths, mono_ms())]
+        return found
     logs = {b.name: b.log_path.read_text(encoding="utf-8", errors="replace").splitlines() for b in brokers}
     return overlaps(logs, {broker.name: broker.deaths for broker in brokers}, mono_ms())
 
@@ -134,14 +170,21 @@ def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, An
     """Check the stores of brokers that were in sync and have stopped; return their violations."""
     history = clients.history
     try:
-        found, verified = check([broker.store for broker in brokers])
-        first = brokers[0]
-        history.check_log(first.name, records(first.store, TOPIC))
-        timed = [record for record in records(first.store, TIMER_TOPIC) if not pops.is_of_pop(record)]
-        delayed, retried = [records(first.store, topic) for topic in (SCHEDULE_TOPIC, retry_topic(CONSUMERS))]
+        found, verified = check([broker.judged_store for broker in brokers])
+        machines = [broker for broker in brokers if isinstance(broker, Machine)]
+        if machines:
+            others, _ = check([machine.shard_path(SHARDS - 1 - machine.shard) for machine in machines])
+            found += [f"{text} (the other shard)" for text in others]
+            if clients.beside is not None:
+                other = machines[0].shard_path(SHARDS - 1 - machines[0].shard)
+                clients.beside.history.check_log(f"{machines[0].name}, other shard", records(other, beside.TOPIC))
+        first, store = brokers[0], brokers[0].judged_store
+        history.check_log(first.name, records(store, TOPIC))
+        timed = [record for record in records(store, TIMER_TOPIC) if not pops.is_of_pop(record)]
+        delayed, retried = [records(store, topic) for topic in (SCHEDULE_TOPIC, retry_topic(CONSUMERS))]
         waiting = (record for record in timed if not timers.is_request(record))
         history.check_aside(first.name, delayed, retried, waiting)
-        messages, *told = [list(records(first.store, topic)) for topic in (TOPIC, HALF_TOPIC, OP_HALF_TOPIC)]
+        messages, *told = [list(records(store, topic)) for topic in (TOPIC, HALF_TOPIC, OP_HALF_TOPIC)]
         for known in clients.all_transactions():
             found += known.check_log(first.name, messages, *told)
         found += clients.filtered.check_log(first.name, messages)
@@ -186,6 +229,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first run; the others count up")
     parser.add_argument("--seconds", type=float, default=20.0, help="of faults, per run")
     parser.add_argument("--reports", type=Path, default=Path("build/chaos"), help="where the JSON reports go")
+    parser.add_argument(
+        "--shards",
+        action=argparse.BooleanOptionalAction,
+        help="members with shards, or none: not as the seed draws",
+    )
     parser.add_argument("--keep", action="store_true", help="keep stores and logs of every run, not of bad ones alone")
     args = parser.parse_args(arguments)
     console = Console(width=140, highlight=False)
@@ -210,7 +258,7 @@ def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any
     try:
         with _zookeeper(directory / "zookeeper") as zookeeper:
             try:
-                report = run(seed, args.seconds, directory, zookeeper)
+                report = run(seed, args.seconds, directory, zookeeper, shards=args.shards)
             except TandemError as error:
                 report = {"seed": seed, "mode": "", "violations": [f"I14: {error}"]}
     except KeyboardInterrupt:
@@ -232,11 +280,15 @@ def _tell(console: Console, report: dict[str, Any]) -> None:
     shown |= {f"grpc {key}": report.get("grpc", {}).get(key) for key in ("sent", "acknowledged", "came_back")}
     shown |= {"filtered": report.get("filter", {}).get("delivered")}
     shown |= {"timed": report.get("timers", {}).get("deliveries"), "recalls": report.get("timers", {}).get("recalls")}
+    if "beside" in report:
+        shown |= {"beside": report["beside"]["acknowledged"], "beside failed": report["beside"]["failed"]}
     if "static" in report:
         shown |= {f"static {key}": report["static"][key] for key in ("moves", "acknowledged", "delivered")}
     gaps = f"gaps {report.get('longest_write_gap_s', 0):.1f} s, {report.get('longest_read_gap_s', 0):.1f} s"
     faults = " ".join(f"{fault['fault']}{fault['broker']}" for fault in report.get("faults", ()))
     head = f"{report['seed']:>4} {report['mode']} {report.get('members', '')} {report.get('registry', '')}"
+    if report.get("shard") is not None:
+        head += f" shard {report['shard']} of {SHARDS}"
     console.print(f"{head}: {shown} {gaps}; {faults}")
     for text in report["violations"]:
         console.print(f"     {text}", style="red")

@@ -1,17 +1,13 @@
 """A group of real brokers behind proxies, with the actions of faults and operators.
 
-    broker n    listens at 127.x.y.1+n; clients and members reach it at 127.x.y.11+n, slaves at 127.x.y.21+n, it reaches
-                the registry through a proxy of its own; its program is `chaos.broken`, so its device can fail
-    neighbour   a broker of another group, with a fixed role, in runs with a static topic; addresses as broker `members`
-    proxies     two proxies for gRPC clients, see `chaos.processes`
-
-Linux only: all of 127.0.0.0/8 are addresses of this machine. x and y belong to this process, so that no other takes a
-port while its broker is down.
+broker n    see `chaos.brokers`; it reaches the registry through a proxy of its own
+machines    in runs with shards, members are `chaos.machines`, and broker-a-1 is at ports 10 above
+neighbour   a broker of another group, with a fixed role, in runs with a static topic; addresses as broker `members`
+proxies     two proxies for gRPC clients, see `chaos.processes`
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
@@ -20,94 +16,26 @@ from types import TracebackType
 from typing import Any, Self
 
 from chaos.administrator import Administrator
+from chaos.brokers import GROUP, START_SECONDS, Broker
+from chaos.machines import SHARDS, Machine
 from chaos.processes import FaultyChild, GrpcProxy
-from chaos.proxy import Behaviour, Proxy, ProxyLoop
+from chaos.proxy import Proxy, ProxyLoop
 from tandemq.client.connection import try_request
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.config.samples import ON_ANY_DISK
+from tandemq.config.shards import shard_name
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import LocalError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.run.children import BrokerChild, Child, synced_slaves
+from tandemq.run.children import Child, synced_slaves
 from tandemq.run.groups import configure
 from tandemq.run.ports import LOOPBACK, ReservedPorts, Setting
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
-GROUP, NEIGHBOUR = "broker-a", "broker-b"
+NEIGHBOUR = "broker-b"
 GRPC_PROXIES = 2
-START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
-_PORT, _HA_PORT = 10911, 10912
-_NETWORK = f"127.{16 + os.getpid() // 250 % 200}.{1 + os.getpid() % 250}"
-_OWN, _FOR_CLIENTS, _FOR_SLAVES = 1, 11, 21
-
-
-class Broker(BrokerChild, FaultyChild):
-    """A member behind its proxies."""
-
-    links = ("clients", "slaves", "registry")
-
-    def __init__(
-        self,
-        number: int,
-        directory: Path,
-        registry: Proxy | None,
-        where: ProxyLoop,
-        settings: Mapping[str, Setting],
-        *,
-        group: str = GROUP,
-    ) -> None:
-        """`number`: makes its addresses; it is the broker id in the group that fails over, 0 in another one."""
-        self.registry_link = registry
-        self.faults = directory / f"faults-{number}"
-        self.faults.mkdir()
-        self.program = ("-m", "chaos.broken", str(self.faults))
-        self._where = where
-        self._links: dict[str, Proxy] = {}
-        self._host = f"{_NETWORK}.{_OWN + number}"
-        own: dict[str, Setting] = {
-            "bindAddress": self._host,
-            "listenPort": _PORT,
-            "haListenPort": _HA_PORT,
-            "brokerIP1": f"{_NETWORK}.{_FOR_CLIENTS + number}",
-            "brokerIP2": f"{_NETWORK}.{_FOR_SLAVES + number}",
-        }
-        broker_id = number if group == GROUP else 0
-        super().__init__(group, broker_id, directory, {"brokerRole": _role(broker_id), **settings, **own})
-
-    def wait_ready(self) -> None:
-        """Start and wait until it listens; then its proxies listen too."""
-        super().wait_ready()
-        for what, key in (("clients", "address"), ("slaves", "haAddress")):
-            if what not in self._links:
-                host, _, port = str(self.startup[key]).rpartition(":")
-                self._links[what] = Proxy(self._where, (host, int(port)), (self._host, int(port)))
-
-    def behave(self, what: str, behaviour: Behaviour) -> None:
-        """Set the behaviour of its connections from clients, from slaves, or to the registry."""
-        link = self.registry_link if what == "registry" else self._links[what]
-        if link is not None:
-            link.behave(behaviour)
-
-    @property
-    def own_address(self) -> str:
-        """Return its own address, past its proxy."""
-        return f"{self._host}:{_PORT}"
-
-    def standing(self) -> dict[str, Any]:
-        """Return its status, past its proxy."""
-        answer = try_request(self.own_address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
-        return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}
-
-    def pause(self, seconds: float) -> None:
-        """Pause it; on return the broker has checked its lease again and logged that."""
-        super().pause(seconds)
-        self.failover_status()
-
-    def fails(self, kind: str, *, on: bool) -> None:
-        """Let its device start or stop failing: see `chaos.broken`."""
-        (self.faults / kind).touch() if on else (self.faults / kind).unlink(missing_ok=True)
 
 
 class World:
@@ -122,12 +50,19 @@ class World:
         registry: str = "",
         settings: Mapping[str, Setting] | None = None,
         neighbour: Mapping[str, Setting] | None = None,
+        shard: int | None = None,
     ) -> None:
         """`registry`: "host:port" of a ZooKeeper; empty: the name server hosts it. `neighbour`: more settings of a
-        broker of another group; None: there is none."""
+        broker of another group; None: there is none. `shard`: members are machines with two shards, of which the
+        clients use this one; None: they are brokers."""
         self.directory = directory
         self.mode = mode
         self.members = members
+        self.shard = shard
+        self.group = GROUP if shard is None else shard_name(GROUP, shard)
+        """The group that the clients use."""
+        self.other_group = "" if shard is None else shard_name(GROUP, SHARDS - 1 - shard)
+        """The group of the other shard; "" without shards."""
         self.may_lag = False
         """Whether a running member may lack commits that the active one has received."""
         self._zookeeper = registry
@@ -167,9 +102,9 @@ class World:
         where = ProxyLoop()
         self._stack.callback(where.stop)
         kind, target = ("zookeeper", self._zookeeper) if self._zookeeper else ("namesrv", self.name_server.address)
-        configure(f"{kind}://{target}", [GROUP], self.mode, self.members, secret_file=self._secret())
+        configure(f"{kind}://{target}", self._groups(), self.mode, self.members, secret_file=self._secret())
         self.administrator = Administrator(
-            self.directory, f"{kind}://{target}", GROUP, self.mode, self.members, self._secret()
+            self.directory, f"{kind}://{target}", self.group, self.mode, self.members, self._secret()
         )
         self._stack.callback(self.administrator.close)
         host, _, port = target.rpartition(":")
@@ -184,7 +119,10 @@ class World:
                 "registerNameServerPeriod": 10_000,
                 **self._settings,
             }
-            self.brokers.append(Broker(number, self.directory, link, where, settings))
+            if self.shard is None:
+                self.brokers.append(Broker(number, self.directory, link, where, settings))
+            else:
+                self.brokers.append(Machine(number, self.directory, link, where, settings, shard=self.shard))
             self._stack.callback(self.brokers[-1].stop)
             self.brokers[-1].start()
         if self._neighbour_settings is not None:
@@ -196,6 +134,9 @@ class World:
             self.proxies[-1].start()
         self.wait(self.is_whole)
         return self
+
+    def _groups(self) -> list[str]:
+        return [GROUP] if self.shard is None else [shard_name(GROUP, number) for number in range(SHARDS)]
 
     def _start_neighbour(self, where: ProxyLoop, more: Mapping[str, Setting]) -> None:
         settings = {
@@ -254,7 +195,24 @@ class World:
         if master is None or not all(broker.is_running for broker in self.all_brokers):
             return False
         in_sync = self.mode is Mode.STATIC or len(master.failover_status().get("inSync", ())) == self.members
-        return in_sync and synced_slaves(master.own_address) == self.members - 1
+        return in_sync and synced_slaves(master.own_address) == self.members - 1 and self._is_other_shard_whole()
+
+    def _is_other_shard_whole(self) -> bool:
+        """Return the same of the shard that the clients do not use; True without shards."""
+        if self.shard is None:
+            return True
+        addresses = [
+            machine.shard_address(SHARDS - 1 - self.shard) for machine in self.brokers if isinstance(machine, Machine)
+        ]
+        if self.mode is Mode.STATIC:
+            return synced_slaves(addresses[0]) == self.members - 1
+        statuses = [_status(address) for address in addresses]
+        return any(
+            status.get("mayWrite")
+            and len(status.get("inSync", ())) == self.members
+            and synced_slaves(address) == self.members - 1
+            for address, status in zip(addresses, statuses, strict=True)
+        )
 
     def stop_all(self) -> list[str]:
         """Stop proxies and brokers cleanly at once; return the violations of all process ends."""
@@ -276,5 +234,6 @@ class World:
             time.sleep(_LOOK_SECONDS)
 
 
-def _role(number: int) -> str:
-    return "SLAVE" if number else "SYNC_MASTER"
+def _status(address: str) -> dict[str, Any]:
+    answer = try_request(address, Command(RequestCode.TANDEM_FAILOVER_STATUS))
+    return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}

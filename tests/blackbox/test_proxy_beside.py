@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +161,33 @@ def test_shards_have_one_proxy_for_all(tmp_path: Path) -> None:
             assert process.wait(120) == 0
         assert refuses(printed["proxy"]) and refuses(last)
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def kill_left(shards: list[dict[str, Any]]) -> None:
+    """Kill shards that outlived a supervisor which a failed test has killed."""
+    for shard in shards:
+        with suppress(OSError):
+            if shard["store"] in Path(f"/proc/{shard['pid']}/cmdline").read_text():
+                os.kill(shard["pid"], signal.SIGKILL)
+
+
+def test_proxy_of_shards_that_outlived_their_supervisor_is_started_at_its_port(tmp_path: Path) -> None:
+    data = ("--set", f"kvConfigPath={tmp_path / 'namesrv'}", "--set", "bindAddress=127.0.0.1")
+    with ExitStack() as stack:
+        _, namesrv = stack.enter_context(started(tmp_path / "namesrv.log", "namesrv", "--port", "0", *data))
+        words = [*broker_words(tmp_path, namesrv["address"]), "--shards", "2"]
+        with started(tmp_path / "log", *words, *PROXY) as (process, printed):
+            stack.callback(kill_left, [{**shard, "store": str(tmp_path)} for shard in printed["shards"]])
+            fields = {name: str(value) for name, value in topic_fields("T", 1).items()}
+            answer = try_request(printed["address"], Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields))
+            assert answer is not None and answer.code == 0
+            process.kill()
+        port = printed["proxy"].rpartition(":")[2]
+        with started(tmp_path / "log-2", *words, "--proxy-port", port) as (process, again):
+            assert again["proxy"] == printed["proxy"]
+            assert [shard["pid"] for shard in again["shards"]] == [shard["pid"] for shard in printed["shards"]]
+            wait_until(lambda: send(again["proxy"]) == "OK", "a message stored")
+            process.terminate()
+            assert process.wait(120) == 0
+        assert not any(runs(shard["pid"]) for shard in again["shards"])
+    assert "Traceback" not in (tmp_path / "log-2").read_text()

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -61,6 +60,8 @@ def start_shards(start: Start, names: NameServerProcess) -> Iterator[Callable[..
 
         yield begin
         for machine in machines:
+            if machine.process.poll() is not None and (machine.directory / "store" / "shards" / "run").exists():
+                machine.start()  # it was killed, and its shards were not
             if machine.process.poll() is None:
                 machine.stop()
 
@@ -184,16 +185,61 @@ def test_killed_shard_returns_alone_and_loses_nothing_acknowledged(
     assert log.count("broker: stopped cleanly") == 2
 
 
-def test_shards_end_with_the_killed_process_that_started_them(start_shards: Callable[..., Program]) -> None:
+def test_shards_go_on_without_the_killed_process_that_started_them_and_the_next_one_adopts_them(
+    names: NameServerProcess, start_shards: Callable[..., Program]
+) -> None:
     machine = start_shards("machine")
-    children = pids(machine)
-    assert len(children) == 2
-    directory = inbox_of(children[0]).parent
-    assert directory.name.startswith("tandemq-shards-")
+    create_topic(names)
+    shards = pids(machine)
+    assert len(shards) == 2
     machine.kill()
-    wait_until(lambda: not any(map(runs, children)), "the shards end")
-    shutil.rmtree(directory)
-    assert machine.log_text().count("broker: stopped cleanly") == 2
+    acknowledged = send_all(names.address, 20)
+    assert all(acknowledged.values()), "both shards serve without it"
+    assert all(map(runs, shards))
+
+    machine.start()
+    assert reported_pids(machine) == shards, "both are adopted"
+    assert pids(machine) == [], "none was started"
+    wait_until(lambda: is_ready(machine), "both shards serve")
+    page = get(machine, "/metrics")
+    assert all(f'tandemq_build_info{{cluster="DefaultCluster",broker="{name}"' in page for name in NAMES)
+    second = reported_pids(machine)[1]
+    os.kill(second, signal.SIGKILL)
+    wait_until(lambda: len(pids(machine)) == 1 and is_ready(machine), "the killed shard is started again")
+    (again,) = pids(machine)
+    machine.kill()
+
+    machine.settings["fileReservedTime"] = 71
+    machine.start()
+    assert not any(map(runs, [*shards, again])), "shards with other settings are stopped"
+    wait_until(lambda: is_ready(machine), "both shards serve")
+    last = pids(machine)
+    assert len(last) == 2
+    for number, name in enumerate(NAMES):
+        with Caller(port_of(machine, number)) as caller:
+            assert acknowledged[name] <= set(caller.read_all("T"))
+    assert machine.stop() == 0
+    assert not any(map(runs, last))
+    assert [path.name for path in (machine.directory / "store" / "shards").iterdir() if path.name != "1"] == ["lock"]
+    log = machine.log_text()
+    assert "Traceback" not in log
+    assert f"shard broker-a runs already, process {shards[0]}; it is adopted" in log
+    assert f"shard broker-a-1, process {again}, runs with other settings; it is stopped" in log
+
+
+def test_shards_are_started_by_one_process_at_a_time(start_shards: Callable[..., Program]) -> None:
+    machine = start_shards("machine")
+    command = [sys.executable, "-m", "tandemq", "broker", "-c", str(machine.directory / "broker.conf")]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "another process starts the shards of" in refused.stderr
+    assert is_ready(machine)
+
+
+def reported_pids(machine: Program) -> list[int]:
+    """Return the process ids of the shards as the process that started or adopted them has reported."""
+    shards: Any = machine.start_report["shards"]
+    return [shard["pid"] for shard in shards]
 
 
 def test_machine_whose_shard_cannot_start_ends_with_the_reason(tmp_path: Path) -> None:
@@ -287,6 +333,50 @@ def test_roles_of_all_shards_move_together(names: NameServerProcess, start_shard
     assert [(each["broker"], each["from"], each["to"]) for each in done] == [(name, 1, 0) for name in NAMES]
     wait_until(lambda: masters() == dict.fromkeys(NAMES, 0), "machine 0 has both masters again")
     assert [machine.stop() for machine in machines] == [0, 0]
+
+
+def test_roles_of_all_shards_follow_one_that_failed_over(
+    names: NameServerProcess, start_shards: Callable[..., Program]
+) -> None:
+    registry = f"namesrv://{names.address}"
+    configure(registry, NAMES, Mode.ELECT, 2)
+    together = {"registryAddr": registry, "shardRolesTogether": "true"}
+    machines = [start_shards(f"machine-{number}", brokerId=number, **together) for number in range(2)]
+    at = ["-n", names.address]
+
+    def masters() -> dict[str, Any]:
+        rows = tandemq("ha", "status", *at)
+        known = {row["broker"]: row for row in rows if (row["failover"] or {}).get("mayWrite")}
+        return {name: row["id"] for name, row in known.items() if len(row["failover"]["inSync"]) == 2}
+
+    def is_lost() -> bool:
+        """Kill the master of shard 1 wherever it is found, until the other machine has taken over."""
+        pid = shard_pid(machines[0], 1)
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+        return "took over here" in machines[1].log_text()
+
+    wait_until(lambda: masters() == dict.fromkeys(NAMES, 0), "machine 0 has both masters, and slaves in sync")
+    create_topic(names)
+    before = send_all(names.address, 40)
+    wait_until(is_lost, "machine 1 has taken over shard 1, and shard 0 has followed")
+    wait_until(lambda: masters() == dict.fromkeys(NAMES, 1), "machine 1 has both masters, and slaves in sync")
+    history = [entry["text"] for entry in tandemq("ha", "history", "--broker", "broker-a", *at)]
+    why = "switch from broker 0 to 1 to have all shards of broker-a on one machine"
+    assert sum(f"serving: {why}" in text for text in history) == 1
+    text = tandemq("ha", "status", "--shards", *at, is_json=False)
+    assert "broker-a: roles of its shards move together; broker 1 has all masters" in text
+    after = send_all(names.address, 40)
+    for number, name in enumerate(NAMES):
+        with Caller(port_of(machines[1], number)) as caller:
+            assert before[name] | after[name] <= set(caller.read_all("T"))
+
+    tandemq("ha", "switch", "--broker", "broker-a", "--to", "0", *at)
+    wait_until(lambda: masters() == {"broker-a": 0, "broker-a-1": 1}, "an operator has moved one role alone")
+    assert [machine.stop() for machine in machines] == [0, 0]
+    log = "".join(machine.log_text() for machine in machines)
+    assert "Traceback" not in log
+    assert log.count("which took over here") == 1, "the role moved by an operator is not taken again"
 
 
 def test_child_that_does_not_stop_is_killed(tmp_path: Path) -> None:

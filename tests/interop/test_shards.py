@@ -24,7 +24,10 @@ def machine(tmp_path: Path) -> Iterator[tuple[OurNameServer, OurBroker]]:
         with OurBroker(tmp_path / "broker", namesrv=namesrv.address, port=port, settings=settings) as broker:
             start_registered(broker, namesrv)
             wait_registered(namesrv.port, "broker-a-1", 0)
-            yield namesrv, broker
+            try:
+                yield namesrv, broker
+            finally:
+                broker.stop()  # shards outlive a killed process that started them
 
 
 def test_java_sends_over_both_shards_and_consumes_from_both(

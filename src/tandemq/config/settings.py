@@ -190,6 +190,9 @@ class BrokerConfig(MonitoringConfig):
     docs/guides/sizing.md, "Shards"."""
     shard_of: str = _setting("shardOf", "")
     """`brokerName` of the settings of which this broker is a shard; set by the process that starts the shards."""
+    shard_roles_together: bool = _setting("shardRolesTogether", False)
+    """In `elect` groups: whether a machine whose shard takes over from a failed master takes the roles of its other
+    shards, too, by planned switches."""
 
     # Addresses, ports and connections.
     bind_address: str = _setting("bindAddress", "0.0.0.0")

@@ -146,6 +146,8 @@ def _identity_problems(config: BrokerConfig) -> Iterator[Problem]:
         yield "shards", f"{config.shards} is outside 1 to {SHARDS_MAX}"
     if config.shard_of and not _NAME.match(config.shard_of):
         yield "shard_of", f"{config.shard_of[:64]!r} is not a valid name of a broker"
+    if config.shard_roles_together and not config.registry_address:
+        yield "shard_roles_together", "roles move in groups with a registry only; set registryAddr"
     if not 0 <= config.permission <= 15:
         yield "permission", f"{config.permission} is not a permission; 4 is read, 2 is write, 6 is both"
 

@@ -8,10 +8,12 @@
     `stopping`           STOPPING=1 STATUS=…
 
 `alive` is called by the event loop, so that a loop that hangs is noticed. A report that the socket does not take is
-dropped: the process never waits for its manager.
+dropped: the process never waits for its manager. A manager that was started again has a new socket at the same
+address, to which the next report goes.
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
+import errno
 import logging
 import os
 import socket
@@ -24,6 +26,8 @@ REPORT_NS = 5_000_000_000
 REPORTS_PER_TIMEOUT = 3
 """Reports within the timeout of a watchdog."""
 STATUS_CHARACTERS_MAX = 400
+_GONE = (errno.ECONNREFUSED, errno.ENOTCONN)
+"""Errors of the first and of later reports to a manager that has ended."""
 
 
 class Supervisor(Protocol):
@@ -52,17 +56,23 @@ class ServiceManager:
         self._has_watchdog = watchdog_us > 0
         self._is_ready = self._is_stopping = False
         self._status = ""
+        self._address = address
         self._socket: socket.socket | None = None
-        if not address:
-            return
+        if address:
+            try:
+                self._socket = self._connected()
+            except OSError as error:
+                log.warning("service manager: NOTIFY_SOCKET %s cannot be used: %s", address, error)
+
+    def _connected(self) -> socket.socket:
+        """Return a socket that is connected to the manager's. Raises OSError."""
         found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            found.connect("\0" + address[1:] if address.startswith("@") else address)
-        except OSError as error:
+            found.connect("\0" + self._address[1:] if self._address.startswith("@") else self._address)
+        except OSError:
             found.close()
-            log.warning("service manager: NOTIFY_SOCKET %s cannot be used: %s", address, error)
-            return
-        self._socket = found
+            raise
+        return found
 
     @classmethod
     def of_environment(cls, environ: MutableMapping[str, str]) -> "ServiceManager":
@@ -99,12 +109,25 @@ class ServiceManager:
         if status == self._status:
             return []
         self._status = status
-        return [f"STATUS={' '.join(status[:STATUS_CHARACTERS_MAX].split())}"]
+        return [f"STATUS={self._shown}"]
+
+    @property
+    def _shown(self) -> str:
+        """The status as one line."""
+        return " ".join(self._status[:STATUS_CHARACTERS_MAX].split())
 
     def _send(self, *lines: str) -> None:
         if self._socket is None or not lines:
             return
         try:
-            self._socket.send("\n".join(lines).encode())
+            try:
+                self._socket.send("\n".join(lines).encode())
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+                found = self._connected()
+                self._socket.close()
+                self._socket = found
+                self._socket.send("\n".join([*lines, f"STATUS={self._shown}"]).encode())
         except OSError as error:
             log.debug("service manager: %r was not sent: %s", lines, error)

@@ -36,6 +36,7 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.run.adopted_process import AdoptedProcess
 from tandemq.run.groups import configure, has_registry
 from tandemq.run.local_tls import DIRECTORY_NAME, ClusterCertificates, make_certificates
 from tandemq.run.ports import LOOPBACK, ReservedPorts, Setting
@@ -60,6 +61,8 @@ class Child:
     """Python's arguments; tests replace them by a wrapper that makes system calls fail."""
     start_seconds = START_SECONDS
     stop_seconds = STOP_SECONDS
+    outlives_parent = False
+    """Whether it goes on when this process is killed."""
 
     def __init__(self, name: str, directory: Path, arguments: Callable[[], list[str]]) -> None:
         """Create the child without starting it. `arguments` returns the arguments of `tandemq`, at each start."""
@@ -68,7 +71,7 @@ class Child:
         self.startup: dict[str, Any] = {}
         """Startup report, printed when the child is ready: addresses, process id."""
         self._arguments = arguments
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | AdoptedProcess | None = None
         self._is_ready = False
         self._is_stopping = False
 
@@ -88,6 +91,8 @@ class Child:
         code = self._process.poll() if self._process is not None else None
         if code is None:
             return ""
+        if isinstance(self._process, AdoptedProcess):
+            return "unknown exit code"
         return f"exit code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
 
     @property
@@ -109,12 +114,14 @@ class Child:
         """Start the child without waiting."""
         assert not self.is_running, f"{self.name} is running already"
         self.end()
-        command = [sys.executable, *self.program, *self._arguments(), "--json", "--while-stdin"]
+        command = [sys.executable, *self.program, *self._arguments(), "--json"]
+        if not self.outlives_parent:
+            command.append("--while-stdin")
         with self.open_log() as log:
             # A new session, so that Ctrl-C reaches only the parent, which stops its children in order.
             process = subprocess.Popen(  # noqa: S603  # our own program
                 command,
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL if self.outlives_parent else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
@@ -124,10 +131,16 @@ class Child:
         self._is_ready = False
         self._is_stopping = False
 
+    def adopt(self, process: AdoptedProcess, startup: Mapping[str, Any]) -> None:
+        """Take over a process that another parent has started, and that was ready."""
+        assert not self.is_running, f"{self.name} is running already"
+        self._process, self.startup = process, dict(startup)
+        self._is_ready, self._is_stopping = True, False
+
     def wait_ready(self) -> None:
         """Wait until the child is ready. Raises as `start`."""
         process = self._process
-        assert process is not None and process.stdout is not None, "spawn first"
+        assert isinstance(process, subprocess.Popen) and process.stdout is not None, "spawn first"
         first = _line_within(process.stdout, self.start_seconds)
         if not first:
             raise self.did_not_start(process)
@@ -185,6 +198,11 @@ class Child:
         code = self.end()
         # Before it is ready there is nothing to close cleanly, and its signal handlers may not be installed yet.
         return code == 0 or (not self._is_ready and code == -signal.SIGTERM)
+
+    def signal_kill(self) -> None:
+        """Send SIGKILL, without waiting."""
+        if self._process is not None:
+            self._process.kill()
 
     def kill(self) -> None:
         """Kill the child with SIGKILL."""

@@ -2,6 +2,7 @@
 
     spawn ─► wait_ready ─► ends by itself ─► a pause ─► spawn ─► …        until stop
     parent is killed ─► the standard input of the child closes, and it stops
+                        `outlives_parent`: it goes on, and the next parent calls `adopt`
 
 The settings pass in a file that only the user of the process can read, since they may contain passwords; it is removed
 when the child has read it. The child writes its log where its parent does.
@@ -9,7 +10,6 @@ when the child has read it. The child writes its log where its parent does.
 
 import logging
 import os
-import signal
 import subprocess
 import threading
 import time
@@ -20,6 +20,7 @@ from tempfile import mkstemp
 from typing import IO, Any
 
 from tandemq.errors import ConfigError, LocalError
+from tandemq.run.adopted_process import AdoptedProcess
 from tandemq.run.children import EXIT_USAGE, Child
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,8 @@ class RestartedChild:
         """
         self.title = title
         self.settings = dict(settings)
+        self.directory: Path | None = None
+        """Private directory of the file of settings; None: that of temporary files."""
         self.restarts = 0
         """How often it was started again."""
         self.problem = "is starting"
@@ -122,22 +125,37 @@ class RestartedChild:
         """Whether it was stopped."""
         return self._is_stopping.is_set()
 
+    def outlive_parent(self) -> None:
+        """Have the process go on when this one is killed."""
+        self._child.outlives_parent = True
+
     def set_variables(self, variables: Mapping[str, str]) -> None:
         """Set variables of its environment besides those of this process."""
         self._child.of_environment = dict(variables)
 
+    def was_spawned(self) -> None:
+        """Note that the process has been started; to be overridden."""
+
     def became_ready(self) -> None:
         """Note that the process is ready; to be overridden."""
+
+    def adopt(self, process: AdoptedProcess, startup: Mapping[str, Any]) -> None:
+        """Watch a process that another parent has started, and that was ready: instead of `spawn` and `wait_ready`."""
+        self._child.adopt(process, startup)
+        self.became_ready()
+        self.problem = ""
+        self._watcher.start()
 
     def spawn(self) -> None:
         """Start the process without waiting, unless `stop` was called."""
         with self._lock:
             if not self._is_stopping.is_set():
-                handle, name = mkstemp(prefix="tandemq-", suffix=".conf")
+                handle, name = mkstemp(prefix="tandemq-", suffix=".conf", dir=self.directory)
                 self._file = Path(name)
                 with os.fdopen(handle, "w", encoding="utf-8") as file:
                     file.write(settings_text(self.settings))
                 self._child.spawn()
+                self.was_spawned()
 
     def wait_ready(self) -> None:
         """Wait until the process is ready; it is watched from then on.
@@ -168,13 +186,15 @@ class RestartedChild:
             if self._is_stopping.wait(pause_s):
                 break
             self.restarts += 1
-            self.spawn()
-            if self._is_stopping.is_set():
-                break
             try:
+                self.spawn()
+                if self._is_stopping.is_set():
+                    break
                 self._wait_ready()
             except LocalError as error:
                 log.error("%s", error)
+            except OSError as error:  # no space for the file of settings, or no process
+                log.error("%s cannot be started: %s", self.title, error)
             else:
                 log.info("%s runs again at %s", self.title, self.address)
         self.is_clean = self._child.stop()
@@ -190,8 +210,8 @@ class RestartedChild:
         self.begin_stop()
         if self._watcher.is_alive():
             self._watcher.join(self._child.stop_seconds)
-            if self._watcher.is_alive() and self.pid:
-                os.kill(self.pid, signal.SIGKILL)
+            if self._watcher.is_alive():
+                self._child.signal_kill()
             self._watcher.join()
         else:
             self.is_clean = self._child.stop() and self.is_clean

@@ -1,6 +1,6 @@
 """One port for the metrics of all shards.
 
-    GET /metrics ─► /metrics of each shard, on the loopback, with a token of this start ─► one page, family by family
+    GET /metrics ─► /metrics of each shard, on the loopback, with a token of their own ─► one page, family by family
 
 All metrics of a broker have its name as a label (`broker`, or RocketMQ's `node_id`), so the series of two shards never
 have the same labels, and nothing is added up. A shard that does not run is missing; `tandemq_shard_up` reports it.
@@ -51,10 +51,11 @@ class MeasuredShard(Protocol):
 
 
 def make_token(directory: Path) -> Path:
-    """Return a new file with a token for the metrics of the shards."""
+    """Return the file with the token for the metrics of the shards, made if it is not there."""
     path = directory / "metrics.token"
-    path.touch(mode=0o600)
-    path.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
+    if not path.exists() or not path.stat().st_size:
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
     return path
 
 

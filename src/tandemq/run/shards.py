@@ -3,9 +3,11 @@
     ShardGroup ─┬─ Shard broker-a      child process `tandemq broker`, with the settings of `config.shards`
                 ├─ Shard broker-a-1    …
                 ├─ ProxyBeside         one for all of them
+                ├─ RoleMover           moves their roles together, if the settings say so
                 └─ ShardMonitoring     /metrics, /healthz and /readyz of all of them
     a shard ends by itself ─► started again alone, after a pause
     SIGTERM ─► the proxy, then all shards at once
+    SIGKILL ─► the shards go on; the next such process adopts them (`run.shard_record`)
 
 Each shard reports to this process as a broker reports to a service manager (`real.service_manager`): whether its loop
 turns, and whether it serves. This process reports to the real one: that it serves once all shards do, and that it
@@ -15,21 +17,23 @@ lives. A shard that hangs for longer than the service manager would wait for a b
 import logging
 import os
 import selectors
-import shutil
 import signal
-import socket
+import subprocess
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
-from tempfile import mkdtemp
 
 from tandemq.config.settings import BrokerConfig
 from tandemq.config.shards import DIRECTORY, settings_of, shard_configs
 from tandemq.errors import ConfigError, LocalError
 from tandemq.real.service_manager import ServiceManager
+from tandemq.run.adopted_process import AdoptedProcess
 from tandemq.run.proxy_beside import ProxyBeside
 from tandemq.run.restarted_child import RestartedChild
-from tandemq.run.shard_metrics import ShardMonitoring, make_token
+from tandemq.run.shard_metrics import ShardMonitoring
+from tandemq.run.shard_record import LeftShard, ShardRecord, bind_reports
+from tandemq.run.shard_roles import RoleMover
 
 log = logging.getLogger(__name__)
 START_S = 1e7
@@ -63,24 +67,29 @@ def check_other_stores(config: BrokerConfig) -> None:
 class Shard(RestartedChild):
     """One shard: its process, and its reports."""
 
-    def __init__(self, config: BrokerConfig, address: Path, token: Path, words: list[str]) -> None:
+    def __init__(self, config: BrokerConfig, number: int, record: ShardRecord, words: list[str]) -> None:
         """Start nothing yet.
 
         Args:
             config: its settings.
-            address: path of the socket of its reports, in a private directory.
-            token: file of the credentials for its metrics.
+            number: the shard's.
+            record: the files of all shards.
             words: further options of `tandemq broker`.
         """
-        settings = settings_of(config) | ({"metricsCredentialsFile": str(token)} if config.metrics_port != -1 else {})
+        token = {"metricsCredentialsFile": str(record.token)} if config.metrics_port != -1 else {}
+        settings = settings_of(config) | token
         title = f"shard {config.broker_name}"
         super().__init__(title, ["broker", *words], settings, start_s=START_S, stop_s=STOP_S)
+        self.outlive_parent()
+        self.directory = record.directory
         self.name = config.broker_name
+        self._record = record
+        self._digest = record.digest(words, settings)
         self.alive_ns = 0
         """When it last reported that its loop turns, monotonic; 0: not since its start."""
         self._status = ""
-        self.inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self.inbox.bind(str(address))
+        address = record.sockets / str(number)
+        self.inbox = bind_reports(address)
         self.set_variables({"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": str(REPORT_US)})
 
     def spawn(self) -> None:
@@ -88,8 +97,21 @@ class Shard(RestartedChild):
         self.alive_ns, self._status = 0, f"{_NOT_READY}is starting"
         super().spawn()
 
+    def was_spawned(self) -> None:
+        """See `RestartedChild`."""
+        self._record.note(self.name, self.pid, self._digest, {})
+
+    def adopts(self, left: LeftShard) -> bool:
+        """Adopt a process that another one has left, if it was ready and has these settings; return whether."""
+        if not left.startup or left.settings != self._digest or left.process.poll() is not None:
+            return False
+        self.adopt(left.process, left.startup)
+        log.info("%s runs already, process %d; it is adopted", self.title, left.process.pid)
+        return True
+
     def became_ready(self) -> None:
         """Keep ports that were any free ones for the next start."""
+        self._record.note(self.name, self.pid, self._digest, self.startup)
         self.alive_ns = time.monotonic_ns()
         for setting, key in (("listenPort", "address"), ("haListenPort", "haAddress")):
             if self.settings[setting] == "0" and self.settings["listenPort"] in ("0", self._port("address")):
@@ -102,6 +124,11 @@ class Shard(RestartedChild):
     def metrics_address(self) -> str:
         """Address of its metrics, "ip:port"; "" if it does not run."""
         return "" if self.problem else str(self.startup.get("metrics", ""))
+
+    @property
+    def serving_address(self) -> str:
+        """Address for clients, "ip:port"; "" if it does not run."""
+        return "" if self.problem else self.address
 
     @property
     def reason(self) -> str:
@@ -131,6 +158,18 @@ class Shard(RestartedChild):
             os.kill(pid, signal.SIGKILL)
 
 
+class _Proxy(ProxyBeside):
+    """The proxy of all shards."""
+
+    def __init__(self, config: BrokerConfig, port: int, record: ShardRecord) -> None:
+        super().__init__(config, port)
+        self._record = record
+
+    def was_spawned(self) -> None:
+        """See `RestartedChild`."""
+        self._record.note_other(self.pid)
+
+
 class ShardGroup:
     """All shards: `open`, then `run` until `stop`; `close` in any case."""
 
@@ -144,22 +183,20 @@ class ShardGroup:
 
         Raises:
             ConfigError: the settings of a shard, or of the proxy, cannot be used.
+            LocalError: another process starts the shards of this store.
         """
         self.config = config
         configs = shard_configs(config)
-        self.beside = None if proxy_port is None else ProxyBeside(config, proxy_port)
         self._is_stopping = threading.Event()
         self._is_open = False
-        self._directory = Path(mkdtemp(prefix="tandemq-shards-"))
-        token = make_token(self._directory)
+        self._record = ShardRecord(config.store_path)
+        self.beside = None if proxy_port is None else _Proxy(config, proxy_port, self._record)
         words = ["--accept-loss"] if accept_loss else []
-        self.shards = [
-            Shard(shard, self._directory / str(number), token, words) for number, shard in enumerate(configs)
-        ]
+        self.shards = [Shard(shard, number, self._record, words) for number, shard in enumerate(configs)]
+        self._roles: RoleMover | None = None
         self._monitoring: ShardMonitoring | None = None
         self._seen_ns = 0
         """When the loop of `run` last turned, monotonic; 0: not yet."""
-        self._token = token
 
     @property
     def metrics_address(self) -> str:
@@ -172,14 +209,18 @@ class ShardGroup:
         return self._is_stopping.is_set()
 
     def open(self) -> None:
-        """Start all processes, and return when they are ready; after `stop`, at once.
+        """Start all processes that do not run already, and return when they are ready; after `stop`, at once.
 
         Raises:
             ConfigError, LocalError: one of them cannot start, or the port of the metrics cannot be used.
         """
         if self.config.scrape_port != -1:
-            self._monitoring = ShardMonitoring(self.config, self.shards, self._token, lambda: self.alive_ns)
-        children = [*self.shards, *([self.beside] if self.beside is not None else [])]
+            self._monitoring = ShardMonitoring(self.config, self.shards, self._record.token, lambda: self.alive_ns)
+        if self.config.shard_roles_together:
+            names = [shard.name for shard in self.shards]
+            self._roles = RoleMover(self.config, names, lambda: [shard.serving_address for shard in self.shards])
+        started = self._not_adopted()
+        children = [*started, *([self.beside] if self.beside is not None else [])]
         try:
             for child in children:
                 child.spawn()
@@ -190,6 +231,20 @@ class ShardGroup:
             if not self._is_stopping.is_set():
                 raise
         self._is_open = True
+        if self._roles is not None:
+            self._roles.start()
+
+    def _not_adopted(self) -> list[Shard]:
+        """Adopt shards that another process has left, and stop the others. Return what is to be started."""
+        left = self._record.left
+        adopted = {shard.name for shard in self.shards if shard.name in left and shard.adopts(left[shard.name])}
+        stale = {name: found.process for name, found in left.items() if name not in adopted}
+        for name, process in stale.items():
+            what = "runs with other settings" if left[name].startup else "was being started"
+            log.warning("shard %s, process %d, %s; it is stopped", name, process.pid, what)
+            process.send_signal(signal.SIGTERM)
+        _wait_ended([*stale.values(), *self._record.others])  # a proxy ends by itself
+        return [shard for shard in self.shards if shard.name not in adopted]
 
     @property
     def alive_ns(self) -> int:
@@ -230,6 +285,8 @@ class ShardGroup:
     def stop(self) -> None:
         """Stop the proxy, then all shards at once. May take as long as a proxy; callable many times."""
         self._is_stopping.set()
+        if self._roles is not None:
+            self._roles.stop()
         if self.beside is not None and self._is_open:
             self.beside.stop()
         elif self.beside is not None:  # `open` waits for it
@@ -247,4 +304,16 @@ class ShardGroup:
             shard.inbox.close()
         if self._monitoring is not None:
             self._monitoring.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._record.close()
+
+
+def _wait_ended(processes: Collection[AdoptedProcess]) -> None:
+    """Wait until processes have ended; after STOP_S, kill them."""
+    until = time.monotonic() + STOP_S
+    for process in processes:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            log.error("process %d does not end; it is killed", process.pid)
+            process.kill()
+            process.wait()

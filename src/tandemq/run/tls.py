@@ -92,21 +92,42 @@ def _server_tls(settings: TlsSettings, protocols: Sequence[str]) -> Tls:
     return Tls(lambda: server_context(files, verify, protocols), None, files, is_permissive=is_permissive)
 
 
+def connecting_context(config: TlsConfig) -> ssl.SSLContext | None:
+    """Return the context of connections that a node opens to brokers, with the files as they are; None without TLS.
+
+    Raises:
+        ConfigError: the settings or files cannot be used.
+    """
+    settings = read_tls(config, _read(config.tls_file))
+    return _client_context(settings) if settings.connects else None
+
+
 def _client_tls(settings: TlsSettings) -> Tls:
-    verifies = settings.tls_verify_servers and not settings.tls_test_mode
+    files = _client_files(settings)
+    return Tls(None, lambda: _client_context(settings), files)
+
+
+def _client_context(settings: TlsSettings) -> ssl.SSLContext:
+    files = _client_files(settings)
+    return client_context(files, verifies=_verifies(settings), checks_host=settings.tls_check_host)
+
+
+def _verifies(settings: TlsSettings) -> bool:
+    return settings.tls_verify_servers and not settings.tls_test_mode
+
+
+def _client_files(settings: TlsSettings) -> TlsFiles:
     if settings.tls_client_key_file:
         check_private("tls.client.keyPath", settings.tls_client_key_file)
-    files = TlsFiles(
+    return TlsFiles(
         settings.tls_client_cert_file,
         settings.tls_client_key_file,
-        settings.tls_client_ca_file if verifies else "",
+        settings.tls_client_ca_file if _verifies(settings) else "",
         settings.client_password,
         "tls.client.certPath",
         "tls.client.keyPath",
         "tls.client.trustCertPath",
     )
-    checks_host = settings.tls_check_host
-    return Tls(None, lambda: client_context(files, verifies=verifies, checks_host=checks_host), files)
 
 
 def _test_tls(settings: TlsSettings, protocols: Sequence[str]) -> Tls:

@@ -9,13 +9,18 @@ from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
-from tandemq import ConsumeFrom, Message, Producer, PushConsumer
+from tandemq import ConsumeFrom, Message, Producer, PushConsumer, TransactionProducer
 from tandemq.cli import main
 from tandemq.cli.support.client_session import with_admin
 from tandemq.client.aio import elastic, transport
 from tandemq.client.core.settings import ClientConfig
+from tandemq.errors import NetworkError
 from tandemq.model.group import SubscriptionGroupConfig
+from tandemq.model.message import StoredMessage
+from tandemq.model.topic import Permission
+from tandemq.model.transactions import TransactionState
 from tandemq.run.local import LocalCluster
 
 Run = Callable[..., Any]
@@ -102,7 +107,7 @@ async def _join_and_leave(two: LocalCluster, command: Run) -> None:
         await traffic.until(lambda: traffic.brokers == {"broker-a", "broker-b"})
 
         left = await asyncio.to_thread(command, "cluster", "drain", "broker-a")
-        assert left == {"broker": "broker-a", "drained": True, "waiting": ""}
+        assert left == {"broker": "broker-a", "drained": True, "waiting": "", "todo": ""}
         traffic.brokers.clear()
         count = len(traffic.sent)
         await traffic.until(lambda: len(traffic.sent) >= count + 50)
@@ -154,7 +159,8 @@ def test_drain_waits_for_lag_and_delayed_messages(two: LocalCluster, command: Ru
     found = json.loads(result.stdout)
     assert not found["drained"]
     assert "g lags by" in found["waiting"]
-    assert "delayed" in found["waiting"]
+    assert "4 delayed messages wait (4 of level 17)" in found["waiting"]
+    assert "keep the group running" in found["todo"]
     command("cluster", "drain", "broker-a", "--undo")
 
 
@@ -175,3 +181,71 @@ async def _send_and_consume_some(two: LocalCluster) -> None:
             await producer.send(Message("T", b"x"))
         for _ in range(8):
             await producer.send(Message("T", b"later", delay_level=17))
+
+
+def test_topic_that_an_operator_made_readable_only_stays_so_unless_it_is_named(two: LocalCluster, command: Run) -> None:
+    command("topic", "create", "Closed")
+    command("topic", "create", "T", "--broker", "broker-a")
+    closed = with_admin(two.name_servers, lambda admin: admin.topic_config("Closed"))["broker-b"]
+    readable = replace(closed, perm=Permission.READ)
+    with_admin(two.name_servers, lambda admin: admin.put_topic(readable, "broker-b"))
+
+    def permission(topic: str) -> int:
+        return with_admin(two.name_servers, lambda admin: admin.topic_config(topic))["broker-b"].perm
+
+    plan = with_admin(two.name_servers, lambda admin: elastic.plan_joining(admin, "broker-b", ()))
+    assert [topic.topic_name for topic in plan.topics] == ["T"]
+    with_admin(two.name_servers, partial(_interrupted, plan))
+    assert permission("T") == Permission.READ, "the first run ended before producers may send"
+
+    joined = command("cluster", "add-group", "broker-b")
+    assert (joined["topics"], joined["leftOut"].keys()) == (["T"], {"Closed"})
+    assert (permission("T"), permission("Closed")) == (Permission.READ_WRITE, Permission.READ)
+    assert command("cluster", "add-group", "broker-b")["leftOut"].keys() == {"Closed"}
+    assert command("cluster", "add-group", "broker-b", "--topic", "Closed")["topics"] == ["Closed"]
+    assert permission("Closed") == Permission.READ_WRITE
+
+
+async def _interrupted(plan: elastic.Joining, admin: Any) -> None:
+    """Give a group its topics, but fail when they are to become writable."""
+    put, writable = admin.put_topic, []
+
+    async def put_readable(config: Any, broker_name: str) -> None:
+        if config.perm & Permission.WRITE:
+            writable.append(config)
+            raise NetworkError("interrupted")
+        await put(config, broker_name)
+
+    admin.put_topic = put_readable
+    with pytest.raises(NetworkError, match="interrupted"):
+        await elastic.join(admin, plan, 0, lambda _: None)
+    assert writable
+
+
+def test_drain_waits_for_open_transactions_and_names_their_topic(two: LocalCluster, command: Run) -> None:
+    command("topic", "create", "T", "--queues", "1", "--broker", "broker-b")
+    command("topic", "create", "Pay", "--queues", "1", "--broker", "broker-a", "--type", "transaction")
+    drained, left = asyncio.run(_drain_with_open_transaction(two, command))
+    assert not left["drained"]
+    assert left["waiting"] == "1 transactions are open (Pay 1)"
+    assert "commit or roll back" in left["todo"]
+    assert drained["drained"]
+
+
+async def _drain_with_open_transaction(two: LocalCluster, command: Run) -> tuple[Any, Any]:
+    words = ("cluster", "drain", "broker-a", "--force", "--wait", "0")
+    limited = [*words, "--limit", "0", "--json", "--namesrv", two.name_servers]
+
+    async def unknown(_message: StoredMessage) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async with TransactionProducer(two.name_servers, group="p", check=unknown) as producer:
+        async with producer.transaction(Message("Pay", b"x")) as transaction:
+            while True:
+                result = await asyncio.to_thread(CliRunner().invoke, main, limited)
+                assert result.exit_code == 1, result.output
+                if "reads its open transactions" not in result.stdout:  # as after each start
+                    break
+            await transaction.commit()
+            assert transaction.is_confirmed, "a drained broker ends transactions"
+        return await asyncio.to_thread(command, *words), json.loads(result.stdout)

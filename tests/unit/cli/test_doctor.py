@@ -29,6 +29,7 @@ OK, WARNING, PROBLEM = Level
 MACHINE = MachineFacts(
     nofile_soft=1_024,
     nofile_hard=1 << 20,
+    cores=4,
     files_open=1_000,
     files_max=1_000_000,
     map_count_max=65_530,
@@ -180,18 +181,18 @@ def test_ports_in_use_are_problems_unless_the_broker_itself_runs() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, ha_port=port, ha_secret_file="")
-        found = list(settings_findings(config, is_running=False))
+        found = list(settings_findings(config, running=()))
         assert faults(found) == [(PROBLEM, "port")]
         [fault] = [finding for finding in found if finding.level is PROBLEM]
         assert f"127.0.0.1:{port} (haListenPort)" in fault.where and "Address already in use" in fault.text
-        assert faults(settings_findings(config, is_running=True)) == []
-    assert faults(settings_findings(config, is_running=False)) == []
-    assert faults(settings_findings(config, is_running=True)) == [(WARNING, "port")]
+        assert faults(settings_findings(config, running=("broker-a",))) == []
+    assert faults(settings_findings(config, running=())) == []
+    assert faults(settings_findings(config, running=("broker-a",))) == [(WARNING, "port")]
 
 
 def test_address_of_another_machine_cannot_be_listened_on() -> None:
     config = BrokerConfig(bind_address="192.0.2.1", listen_port=0, ha_port=10_912, advertised_ip="192.0.2.1")
-    ports = [finding for finding in settings_findings(config, is_running=False) if finding.check == "port"]
+    ports = [finding for finding in settings_findings(config, running=()) if finding.check == "port"]
     assert [finding.level for finding in ports] == [PROBLEM]
     assert "bindAddress is not an address of this machine" in ports[0].todo
 
@@ -214,22 +215,22 @@ def test_secrets_are_checked(
         path.write_text(content)
         path.chmod(mode)
     config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, ha_secret_file=str(path))
-    assert faults(settings_findings(config, is_running=False)) == expected
+    assert faults(settings_findings(config, running=())) == expected
     assert caplog.messages == []
 
 
 def test_certificates_that_cannot_be_read_are_problems(tmp_path: Path) -> None:
     config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, tls_ca_file=str(tmp_path / "none.pem"))
-    assert faults(settings_findings(config, is_running=False)) == [(PROBLEM, "certificate")]
+    assert faults(settings_findings(config, running=())) == [(PROBLEM, "certificate")]
 
 
 def test_open_access_is_a_warning_beyond_the_loopback() -> None:
     local = BrokerConfig(bind_address="127.0.0.1", listen_port=0)
-    assert faults(settings_findings(local, is_running=False)) == []
+    assert faults(settings_findings(local, running=())) == []
     everywhere = replace(local, bind_address="0.0.0.0", metrics_port=0, metrics_bind_address="0.0.0.0")
-    assert faults(settings_findings(everywhere, is_running=False)) == 3 * [(WARNING, "access")]
+    assert faults(settings_findings(everywhere, running=())) == 3 * [(WARNING, "access")]
     closed = replace(everywhere, authentication_enable=True, ha_secret_file=__file__)
-    found = settings_findings(closed, is_running=False)
+    found = settings_findings(closed, running=())
     assert faults(finding for finding in found if finding.check == "access") == [(WARNING, "access")]
 
 
@@ -401,9 +402,38 @@ def test_text_names_the_level_and_fits_the_terminal(run: Run, tmp_path: Path, mo
 
 def test_ports_of_all_shards_are_checked() -> None:
     config = BrokerConfig(bind_address="127.0.0.1", shards=2, listen_port=29_911, metrics_port=25_557)
-    found = list(settings_findings(config, is_running=False))
+    found = list(settings_findings(config, running=()))
     ports = [finding.where for finding in found if finding.check == "port"]
     numbers = (29_911, 29_909, 29_912, 29_921, 29_919, 29_922, 25_557)
     assert [where.partition(" ")[0] for where in ports] == [f"127.0.0.1:{port}" for port in numbers]
-    overlapping = list(settings_findings(replace(config, ha_port=29_921), is_running=False))
+    assert "(listenPort of broker-a-1)" in ports[3]
+    running = [finding for finding in settings_findings(config, running=("broker-a-1",)) if finding.check == "port"]
+    assert [finding.level for finding in running] == [OK] * 3 + [WARNING] * 4, "its ports are free although it runs"
+    overlapping = list(settings_findings(replace(config, ha_port=29_921), running=()))
     assert (PROBLEM, "shards") in faults(overlapping)
+
+
+def test_stores_of_all_shards_are_checked(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (store / "shards").mkdir(parents=True)
+    (store / "shards" / "1").write_text("a file in place of a directory")
+    left = store / "shards" / "2" / "commitlog"
+    left.mkdir(parents=True)
+    (left / "00000000000000000000").write_bytes(b"message")
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"shards=2\nstorePathRootDir={store}\nbindAddress=127.0.0.1\nlistenPort=29911\n")
+    found = json.loads(run("doctor", "--config", str(conf), "--json", code=3).stdout)["findings"]
+    stores = {each["where"]: each["level"] for each in found if each["check"] == "store"}
+    assert stores == {str(store): "ok", f"{store}/shards/1": "problem"}
+    assert len([each for each in found if each["check"] == "disk-space"]) == 2
+    (left_store,) = [each for each in found if each["check"] == "shards"]
+    assert "2 is the store of a shard and has messages" in left_store["text"]
+
+
+def test_more_shards_than_cores_are_a_warning() -> None:
+    facts = replace(MACHINE, cores=4)
+    assert faults(machine_findings(facts, brokers=4)) == []
+    assert faults(machine_findings(facts, brokers=5)) == [(WARNING, "cores")]
+    assert faults(machine_findings(replace(facts, files_open=10, files_max=16_000), brokers=4)) == [
+        (WARNING, "file-max")
+    ]

@@ -301,3 +301,14 @@ def test_registry_is_correct_after_apply_follow_is_killed_repeatedly(
     wait_carried(9)
     wait_until(lambda: config("list")[0]["applied"], "noted")
     assert follower.end(signal.SIGINT) == 130
+
+
+def test_groups_of_all_shards_are_configured_shown_and_removed_together(config: Config) -> None:
+    made = config("set", "a", *PAIR, "--shards", 3)
+    assert [each["group"] for each in made] == ["a", "a-1", "a-2"]
+    assert [each["members"] for each in made] == [made[0]["members"]] * 3
+    config("set", "a-1", "--member", "1,weight=7")
+    assert [each["members"][1]["weight"] for each in config("show", "a", "--shards", 3)] == [50, 7, 50]
+    assert "a-1: slave-consume, revision 2" in config("show", "a", "--shards", 3, text=True).stdout
+    assert "group a-3 does not exist" in config("show", "a", "--shards", 4, code=2).stderr
+    assert [each["mode"] for each in config("remove", "a", "--shards", 3, "--yes")] == ["removed"] * 3

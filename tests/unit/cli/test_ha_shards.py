@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tandemq.cli.ha.roles import _check_target
-from tandemq.cli.ha.shards import machine_rows, with_other_shards
+from tandemq.cli.ha.shards import machine_rows, roles_texts, with_other_shards
 from tandemq.cli.support.members import FoundBroker, Group, GroupSearch
 from tandemq.errors import ConfigError, LocalError, RemoteError
 
@@ -45,7 +45,7 @@ def test_shards_of_a_machine_are_one_row_and_other_brokers_stay() -> None:
     assert joined[2:] == rows[4:]
 
 
-def group(name: str, master: int | None, *in_sync: int, shard_of: str = "a") -> Group:
+def group(name: str, master: int | None, *in_sync: int, shard_of: str = "a", is_together: bool = False) -> Group:
     members = [
         FoundBroker(
             name,
@@ -58,6 +58,8 @@ def group(name: str, master: int | None, *in_sync: int, shard_of: str = "a") -> 
                 "inSync": list(in_sync),
                 "epoch": 1,
                 "shardOf": shard_of,
+                "shardRolesTogether": is_together,
+                "mode": "elect",
             },
         )
         for number in range(2)
@@ -76,3 +78,13 @@ def test_target_must_be_in_sync_in_each_group_that_has_a_master() -> None:
 def test_group_without_shards_has_no_others() -> None:
     with pytest.raises(ConfigError, match="group a has no shards"):
         with_other_shards(group("a", 0, shard_of=""), NOWHERE)
+
+
+def test_machine_whose_roles_move_together_says_where_its_masters_are() -> None:
+    assert roles_texts([group("a", 0), group("a-1", 0)]) == []
+    first = group("a", 1, is_together=True)
+    assert roles_texts([first, group("a-1", 1, is_together=True)]) == [
+        "a: roles of its shards move together; broker 1 has all masters"
+    ]
+    (text,) = roles_texts([first, group("a-1", 0, is_together=True), group("a-2", None, is_together=True)])
+    assert "they are apart: broker 1 has a; broker 0 has a-1; no broker has a-2" in text

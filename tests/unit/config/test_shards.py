@@ -54,6 +54,14 @@ def test_number_of_shards_has_bounds(number: str) -> None:
         load_broker_config("", path="broker.conf", warn=pytest.fail, overrides={"shards": number})
 
 
+def test_roles_do_not_move_together_without_a_registry() -> None:
+    overrides = {"shards": "2", "shardRolesTogether": "true"}
+    with pytest.raises(ConfigError, match="shardRolesTogether: roles move in groups with a registry only"):
+        load_broker_config("", path="broker.conf", warn=pytest.fail, overrides=overrides)
+    overrides["registryAddr"] = "namesrv://h:9876"
+    assert load_broker_config("", path="broker.conf", warn=pytest.fail, overrides=overrides).shard_roles_together
+
+
 def test_settings_of_a_shard_are_read_as_they_were() -> None:
     (_, shard) = shard_configs(
         BrokerConfig(

@@ -98,6 +98,26 @@ def test_reads_continue_within_4_seconds_of_a_kill(mode: Mode) -> None:
     assert world.now - killed <= 4_000
 
 
+def test_master_tells_how_long_ago_it_took_over_and_only_then() -> None:
+    world = group(Mode.ELECT)
+    first = world.record.master
+    assert member_of(world, first).status(world.nodes[first].clock()).took_ms_ago is None
+    world.nodes[first].crash()
+    assert world.run_until(lambda: bool(world.writers()), 10_000)
+    second = world.record.master
+    began = member_of(world, second).status(world.nodes[second].clock()).took_ms_ago
+    assert began is not None and began < 1_000
+    world.run(world.now + 5_000)
+    later = member_of(world, second).status(world.nodes[second].clock()).took_ms_ago
+    assert later is not None and 4_900 <= later - began <= 5_100
+    world.nodes[first].start()
+    assert world.run_until(lambda: len(world.record.in_sync) == 2, 60_000)
+    assert member_of(world, second).switch(first, world.nodes[second].clock()).is_accepted
+    assert world.run_until(lambda: world.record.master == first and bool(world.writers()), 10_000)
+    for number in (first, second):
+        assert member_of(world, number).status(world.nodes[number].clock()).took_ms_ago is None
+
+
 def test_expired_permission_is_reported_with_the_end_of_its_lease() -> None:
     member = member_of(group(Mode.ELECT), 1)
     until = member._facts.lease.until_ms()

@@ -112,3 +112,20 @@ def test_loop_reports_after_its_first_turn_and_once_in_an_interval() -> None:
         loop.run(node)
         loop.close()
         assert lefts == expected
+
+
+def test_manager_that_was_started_again_gets_the_next_report(tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as first:
+        first.bind(str(address))
+        manager = ServiceManager(str(address), 30_000_000)
+    with closing(manager):
+        manager.alive("serving")  # nobody has the address
+        address.unlink()
+        manager.alive("serving")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as second:
+            second.bind(str(address))
+            second.setblocking(False)
+            manager.alive("serving")
+            manager.alive("serving")
+            assert received(second) == [["WATCHDOG=1", "STATUS=serving"], ["WATCHDOG=1"]]

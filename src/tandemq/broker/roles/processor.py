@@ -1,7 +1,7 @@
 """Requests of operators and other members to a broker whose group has a registry.
 
     TANDEM_FAILOVER_STATUS   {}                 status, and the timeline of role changes
-    TANDEM_SWITCH            target             sent to the master; answered when it is done, or was given up
+    TANDEM_SWITCH            target, why        sent to the master; answered when it is done, or was given up
     TANDEM_FORCE_MASTER      preview            sent to the broker that is to serve; answered likewise
     TANDEM_HAND_OFFSETS      from, token, body  sent by a member that hands over; answered when it is saved
 
@@ -27,14 +27,16 @@ from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.text import brief
 
 NO_REGISTRY = "this broker's role is fixed by its settings: its group has no registry"
 
 
 class SwitchFields(msgspec.Struct):
-    """TANDEM_SWITCH: the broker id of the next master."""
+    """TANDEM_SWITCH: the broker id of the next master, and who orders it, for the record."""
 
     target: int
+    why: str = "by an operator"
 
 
 class ForceFields(msgspec.Struct):
@@ -79,6 +81,7 @@ class FailoverProcessor(Feature):
             "isOpen": config.is_open,
             "hasOpenMetrics": config.has_open_metrics,
             "shardOf": config.shard_of,
+            "shardRolesTogether": config.shard_roles_together,
         }
         if role is not None:
             table |= _status_table(role.member.status(now), now) | {
@@ -96,7 +99,7 @@ class FailoverProcessor(Feature):
         fields, role = read_fields(SwitchFields, command.fields), self._role()
         if role is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=NO_REGISTRY)
-        return _decided(role, link, command, role.member.switch(fields.target, now))
+        return _decided(role, link, command, role.member.switch(fields.target, now, why=brief(fields.why)))
 
     def _on_force_master(self, link: Link, command: Command, now: Now) -> Command | None:
         fields, role = read_fields(ForceFields, command.fields), self._role()

@@ -136,7 +136,8 @@ def add_group(broker: str, topics: tuple[str, ...], wait_s: float, name_servers:
 
     It gets the consumer groups and topics of the other groups of its cluster, first for consumers; when they have its
     queues, or the time is over, producers may send there. Topics whose messages have an order by key (--order, or of
-    type FIFO) are left out unless --topic names them. The command may be repeated.
+    type FIFO), and those that are readable only on BROKER, are left out unless --topic names them. The command may be
+    repeated.
     """
     from tandemq.client.aio.elastic import join, plan_joining  # noqa: PLC0415  # --help needs no client
 
@@ -193,16 +194,17 @@ def drain(
 ) -> None:
     """Take the broker group BROKER out of service: end when nothing waits there and no consumer group lags.
 
-    Producers leave it, then it refuses sends; consumers go on. Open transactions are not waited for.
+    Producers leave it, then it refuses sends; consumers go on. Delayed and timed messages, and transactions that
+    producers have not ended, are waited for, too.
     """
     from tandemq.client.aio.elastic import leave, stay, unplaced_topics, until_idle  # noqa: PLC0415  # as above
 
     show = _shown(as_json)
 
-    async def requests(admin: "Admin") -> str:
+    async def requests(admin: "Admin") -> tuple[str, str]:
         if undo:
             await stay(admin, broker)
-            return ""
+            return "", ""
         only = await unplaced_topics(admin, broker)
         if only and not force:
             raise LocalError(
@@ -211,10 +213,12 @@ def drain(
                 hint="tandemq cluster add-group gives them queues on another broker group; --force drains nevertheless",
             )
         await leave(admin, broker, wait_s, show)
-        return str(await until_idle(admin, broker, limit_s, show))
+        waiting = await until_idle(admin, broker, limit_s, show)
+        return str(waiting), waiting.todo
 
-    left = with_admin(name_servers, requests)
-    show_facts({"broker": broker, "drained": not left and not undo, "waiting": left}, as_json=as_json)
+    left, todo = with_admin(name_servers, requests)
+    facts = {"broker": broker, "drained": not left and not undo, "waiting": left, "todo": todo}
+    show_facts(facts, as_json=as_json)
     if left:
         raise click.exceptions.Exit(EXIT_FAILED)
 

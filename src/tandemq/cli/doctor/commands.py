@@ -102,19 +102,23 @@ def _of_machine(config: "BrokerConfig | None") -> Iterator[DoctorFinding]:
     from tandemq.cli.doctor.settings_checks import settings_findings  # noqa: PLC0415
     from tandemq.cli.doctor.store_checks import read_store, store_findings  # noqa: PLC0415
     from tandemq.config.settings import BrokerConfig  # noqa: PLC0415
+    from tandemq.config.shards import shard_name, shard_store  # noqa: PLC0415
 
-    yield from machine_findings(read_machine())
     used = config or BrokerConfig()
-    is_running = False
-    try:
-        facts = read_store(Path(used.store_path))
-    except OSError as error:
-        yield problem("store", used.store_path, str(error.strerror), "correct storePathRootDir or its permissions")
-    else:
-        is_running = facts.is_in_use
+    yield from machine_findings(read_machine(), brokers=used.shards)
+    running = set()
+    for number in range(used.shards):
+        path = shard_store(used.store_path, number)
+        try:
+            facts = read_store(Path(path))
+        except OSError as error:
+            yield problem("store", path, str(error.strerror), "correct storePathRootDir or its permissions")
+            continue
+        if facts.is_in_use:
+            running.add(shard_name(used.broker_name, number))
         yield from store_findings(facts, used_max=used.disk_used_ratio_max / 100, full=used.disk_full_ratio)
     if config is not None:
-        yield from settings_findings(config, is_running=is_running)
+        yield from settings_findings(config, running=running)
 
 
 def _of_cluster(search: GroupSearch, secret_file: str) -> Iterator[DoctorFinding]:

@@ -17,10 +17,15 @@ SWAP_USED_MAX = 0.1
 MEMORY_FREE_MIN = 0.05
 
 
-def machine_findings(facts: MachineFacts) -> Iterator[DoctorFinding]:
-    """Check a machine."""
+def machine_findings(facts: MachineFacts, *, brokers: int = 1) -> Iterator[DoctorFinding]:
+    """Check a machine; `brokers`: how many run on it, the shards of one."""
     yield _open_files(facts)
-    yield from _kernel(facts)
+    yield from _kernel(facts, brokers)
+    if brokers > 1:
+        text = f"{brokers} shards on {facts.cores} cores"
+        todo = "set shards to the number of cores or less: each shard uses one"
+        is_over = brokers > facts.cores
+        yield warning("cores", "shards", text, todo) if is_over else ok("cores", "shards", text)
     yield from _memory(facts)
     if facts.is_clock_synchronised is False:
         yield warning(
@@ -46,10 +51,10 @@ def _open_files(facts: MachineFacts) -> DoctorFinding:
     return ok("open-files", "ulimit -Hn", text)
 
 
-def _kernel(facts: MachineFacts) -> Iterator[DoctorFinding]:
+def _kernel(facts: MachineFacts, brokers: int) -> Iterator[DoctorFinding]:
     if facts.files_open is not None and facts.files_max:
         text = f"{facts.files_open:,} files are open of at most {facts.files_max:,}"
-        is_scarce = facts.files_open > FILES_USED_MAX * facts.files_max
+        is_scarce = facts.files_open > FILES_USED_MAX * facts.files_max or facts.files_max < brokers * NOFILE_MIN
         todo = "sysctl -w fs.file-max=NUMBER, and write it to /etc/sysctl.d"
         yield warning("file-max", "fs.file-max", text, todo) if is_scarce else ok("file-max", "fs.file-max", text)
     for check, name, value, least, why in (

@@ -26,6 +26,8 @@ class MachineFacts:
     nofile_soft: int
     """Limits of open files of this process."""
     nofile_hard: int
+    cores: int
+    """Cores that this process may use."""
     files_open: int | None
     """Open files of the whole system, and their limit."""
     files_max: int | None
@@ -61,6 +63,7 @@ def read_machine(read: Callable[[str], str] | None = None) -> MachineFacts:
     return MachineFacts(
         nofile_soft=soft,
         nofile_hard=hard,
+        cores=len(os.sched_getaffinity(0)),
         files_open=files[0] if files else None,
         files_max=files[2] if files else None,
         map_count_max=_number(read("/proc/sys/vm/max_map_count")),

@@ -4,7 +4,7 @@ import errno
 import logging
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -36,20 +36,33 @@ _CERTIFICATES = {
 }
 
 
-def settings_findings(config: BrokerConfig, *, is_running: bool) -> Iterator[DoctorFinding]:
-    """Check a broker's settings; `is_running`: whether a broker has locked its store."""
+def settings_findings(config: BrokerConfig, *, running: Collection[str]) -> Iterator[DoctorFinding]:
+    """Check a broker's settings; `running`: names of the shards, or of the broker, that have locked their store."""
     try:
         shards = shard_configs(config) if config.shards > 1 else [config]
     except ConfigError as error:
         yield problem("shards", f"shards = {config.shards}", str(error.args[0]), error.hint)
     else:
-        for setting, port, address in (found for shard in shards for found in ports_of(shard)):
-            yield _port(setting, port, address, is_running=is_running)
+        for shard in shards:
+            of_shard = f" of {shard.broker_name}" if config.shards > 1 else ""
+            for setting, port, address in ports_of(shard):
+                yield _port(f"{setting}{of_shard}", port, address, is_running=shard.broker_name in running)
         if config.shards > 1 and config.scrape_port > 0:
-            yield _port("metricsPort", config.scrape_port, config.metrics_bind_address, is_running=is_running)
+            yield _port("metricsPort", config.scrape_port, config.metrics_bind_address, is_running=bool(running))
+    yield from _left_shards(config)
     yield from _files(config)
     yield from _access(config)
     yield from _advertised(config)
+
+
+def _left_shards(config: BrokerConfig) -> Iterator[DoctorFinding]:
+    """Check that no store of a shard that would not run has messages."""
+    from tandemq.run.shards import check_other_stores  # noqa: PLC0415  # not for --help
+
+    try:
+        check_other_stores(config)
+    except ConfigError as error:
+        yield problem("shards", f"shards = {config.shards}", str(error.args[0]), error.hint)
 
 
 def ports_of(config: BrokerConfig) -> Iterator[tuple[str, int, str]]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ import click
 from tandemq.cli.support import registries
 from tandemq.cli.support.client_session import quiet
 from tandemq.cli.support.output import echo_wrapped, show_json, show_rows, table_options, time_text
+from tandemq.config.shards import shard_name
+from tandemq.config.validation import SHARDS_MAX
 from tandemq.errors import ConfigError, NetworkError, RemoteError, TandemError
 
 if TYPE_CHECKING:
@@ -45,6 +48,11 @@ registry_option = registries.registry_option(
     show_default=True,
 )
 cluster_option = click.option("--cluster", default="DefaultCluster", show_default=True, help="Cluster of the group.")
+shards_option = click.option(
+    "--shards",
+    type=click.IntRange(1, SHARDS_MAX),
+    help="Also the groups of the other shards of brokers with this many: GROUP-1, GROUP-2, …",
+)
 
 
 @click.group()
@@ -127,28 +135,52 @@ def _row(group: "StoredGroup") -> dict[str, Any]:
 
 @config.command()
 @click.argument("group")
+@shards_option
 @cluster_option
 @database_option
 @table_options
-def show(group: str, cluster: str, database_url: str | None, as_json: bool) -> None:
+def show(group: str, shards: int | None, cluster: str, database_url: str | None, as_json: bool) -> None:
     """Show the mode and the members of a group."""
+    found = []
     with open_database(database_url) as database:
-        found = database.group(cluster, group)
-    if found is None or found.config is None:
-        raise ConfigError(f"group {group} does not exist in cluster {cluster}")
-    _show(found, as_json=as_json)
+        for name in _names(group, shards):
+            stored = database.group(cluster, name)
+            if stored is None or stored.config is None:
+                raise ConfigError(f"group {name} does not exist in cluster {cluster}")
+            found.append(stored)
+    _show_all(found, as_list=shards is not None, as_json=as_json)
+
+
+def _names(group: str, shards: int | None) -> list[str]:
+    """Return the names of a group, and of those of the other shards of its brokers."""
+    return [shard_name(group, number) for number in range(shards or 1)]
+
+
+def _show_all(found: "list[StoredGroup]", *, as_list: bool, as_json: bool) -> None:
+    """Show groups; `as_list`: as one JSON list."""
+    if as_json and as_list:
+        show_json([_facts(stored) for stored in found])
+        return
+    for number, stored in enumerate(found):
+        if number:
+            click.echo()
+        _show(stored, as_json=as_json)
+
+
+def _facts(found: "StoredGroup") -> dict[str, Any]:
+    assert found.config is not None
+    return {**_row(found), "members": [_member_row(member) for member in found.config.members]}
 
 
 def _show(found: "StoredGroup", *, as_json: bool) -> None:
     assert found.config is not None
-    members = [_member_row(member) for member in found.config.members]
     if as_json:
-        show_json({**_row(found), "members": members})
+        show_json(_facts(found))
         return
     state = "applied" if found.is_applied else "not applied yet"
     echo_wrapped(f"{found.broker_name}: {found.config.mode.value}, revision {found.revision}, {state}", indent="  ")
     click.echo()
-    show_rows(members, as_json=False)
+    show_rows(_facts(found)["members"], as_json=False)
 
 
 def _member_row(member: "GroupMember") -> dict[str, Any]:
@@ -179,6 +211,7 @@ def _member_row(member: "GroupMember") -> dict[str, Any]:
 @click.option(
     "--add-only", is_flag=True, help="Only create the group, or add members that it lacks; keep all that is stored."
 )
+@shards_option
 @cluster_option
 @database_option
 @table_options
@@ -188,11 +221,14 @@ def set_group(
     members: tuple[str, ...],
     dropped: tuple[int, ...],
     add_only: bool,
+    shards: int | None,
     cluster: str,
     database_url: str | None,
     as_json: bool,
 ) -> None:
     """Create or change a group. Options that are not given keep their values; an invalid result changes nothing.
+
+    With --shards it changes one group after the other, and ends at the first that would become invalid.
 
     tandemq ha config set broker-a --mode slave-consume --member 0,role=master --member 1,role=slave
     """
@@ -200,16 +236,19 @@ def set_group(
     if add_only and dropped:
         raise ConfigError("--add-only and --drop contradict each other")
 
-    def changed(before: "GroupConfig | None") -> "GroupConfig":
+    def changed(name: str, before: "GroupConfig | None") -> "GroupConfig":
         if add_only and before is not None:
-            return _changed(group, before, None, _lacking(before, members), ())
-        return _changed(group, before, mode, members, dropped)
+            return _changed(name, before, None, _lacking(before, members), ())
+        return _changed(name, before, mode, members, dropped)
 
+    found = []
     with open_database(database_url) as database:
-        stored = database.group(cluster, group) if add_only else None
-        if stored is None or stored.config is None or _lacking(stored.config, members):
-            stored = database.change(cluster, group, changed, wall_ms=_wall_ms(), by=actor())
-    _show(stored, as_json=as_json)
+        for name in _names(group, shards):
+            stored = database.group(cluster, name) if add_only else None
+            if stored is None or stored.config is None or _lacking(stored.config, members):
+                stored = database.change(cluster, name, partial(changed, name), wall_ms=_wall_ms(), by=actor())
+            found.append(stored)
+    _show_all(found, as_list=shards is not None, as_json=as_json)
 
 
 def _lacking(config: "GroupConfig", members: tuple[str, ...]) -> tuple[str, ...]:
@@ -286,16 +325,19 @@ def _bad_member(text: str, why: str) -> ConfigError:
 @config.command()
 @click.argument("group")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@shards_option
 @cluster_option
 @database_option
 @table_options
-def remove(group: str, yes: bool, cluster: str, database_url: str | None, as_json: bool) -> None:
+def remove(group: str, yes: bool, shards: int | None, cluster: str, database_url: str | None, as_json: bool) -> None:
     """Remove a group's configuration. The state of its brokers is kept, so that its epochs continue."""
+    names = _names(group, shards)
     if not yes:
-        click.confirm(f"Remove the configuration of group {group} in cluster {cluster}?", abort=True, err=True)
+        what = f"group {', '.join(names)}"
+        click.confirm(f"Remove the configuration of {what} in cluster {cluster}?", abort=True, err=True)
     with open_database(database_url) as database:
-        removed = database.change(cluster, group, lambda _: None, wall_ms=_wall_ms(), by=actor())
-    show_rows([_row(removed)], as_json=as_json)
+        removed = [database.change(cluster, name, lambda _: None, wall_ms=_wall_ms(), by=actor()) for name in names]
+    show_rows(list(map(_row, removed)), as_json=as_json)
 
 
 # Publishing to the registry.

@@ -49,6 +49,28 @@ _NUMBERS: dict[str, Callable[[Sequence[Any]], Any]] = {
 }
 
 
+def roles_texts(groups: Sequence[Group]) -> list[str]:
+    """Return, for each machine whose roles move together (`shardRolesTogether`), which broker has its masters."""
+    machines: dict[str, list[Group]] = {}
+    for group in groups:
+        if any((found.failover or {}).get("shardRolesTogether") for found in group.members):
+            machines.setdefault(group.shard_of, []).append(group)
+    return [f"{name}: roles of its shards move together; {_masters(shards)}" for name, shards in machines.items()]
+
+
+def _masters(shards: Sequence[Group]) -> str:
+    places: dict[int | None, list[str]] = {}
+    for group in shards:
+        places.setdefault(None if group.master is None else group.master.broker_id, []).append(group.name)
+    if len(places) == 1 and None not in places:
+        return f"broker {next(iter(places))} has all masters"
+    texts = [
+        f"{'no broker' if number is None else f'broker {number}'} has {', '.join(names)}"
+        for number, names in places.items()
+    ]
+    return f"they are apart: {'; '.join(texts)} (the log of the machine that took over says why)"
+
+
 def with_other_shards(group: Group, search: GroupSearch) -> list[Group]:
     """Return the groups of all shards of a group's machines.
 

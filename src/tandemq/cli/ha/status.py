@@ -11,7 +11,7 @@ import click
 
 from tandemq.cli.ha.health import faults_of, registry_problem, verdict
 from tandemq.cli.ha.scrub import damage_rows, health_columns, show_damages, try_log_health
-from tandemq.cli.ha.shards import machine_rows
+from tandemq.cli.ha.shards import machine_rows, roles_texts
 from tandemq.cli.support.exit_codes import EXIT_FAILED
 from tandemq.cli.support.members import (
     FoundBroker,
@@ -89,6 +89,9 @@ def _show(groups: list[Group], *, has_shards: bool, as_json: bool) -> None:
     for group in groups:
         if group.has_registry and group.shard_of not in joined:
             _show_group(group)
+    for text in roles_texts(groups):
+        click.echo()
+        echo_wrapped(text)
     if joined:
         click.echo("\n--shards shows each shard.")
     show_damages(damages)

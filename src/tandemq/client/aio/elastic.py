@@ -8,6 +8,7 @@ for that long. So queues are writable only when consumers have them, and writes 
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ ROUTES_S = 31.0
 QUIET_S = 3.0
 """How long no message may arrive before producers count as gone."""
 STEP_S = 0.5
+NAMESPACE = "TANDEMQ_JOINING"
+"""Namespace of the name servers' table in which a group that gets topics is noted."""
+NOTE_S = 86_400.0
+"""How long such a note of an interrupted run counts."""
 Show = Callable[[str], None]
 """Shows what is waited for."""
 
@@ -44,6 +49,8 @@ class Joining:
     """Consumer groups that it does not have."""
     left: dict[str, str]
     """Topics that it does not get, and why."""
+    read_only: list[str] = field(default_factory=list)
+    """Topics that were readable only before the first of the runs that give it topics."""
 
 
 @dataclass(slots=True)
@@ -52,24 +59,58 @@ class DrainState:
 
     lags: dict[str, int] = field(default_factory=dict)
     """Number of messages that each consumer group has not consumed."""
-    later: int = 0
-    """Number of delayed and timed messages."""
+    timed: int = 0
+    """Number of timed messages."""
+    delayed: dict[int, int] = field(default_factory=dict)
+    """Number of delayed messages by level."""
+    open: dict[str, int] = field(default_factory=dict)
+    """Number of open transactions by topic, and of all as that of the topic ""."""
+    is_reading: bool = False
+    """Whether the broker does not know them yet."""
 
     def __bool__(self) -> bool:
-        return bool(self.lags or self.later)
+        return bool(self.lags or self.timed or self.delayed or self.open or self.is_reading)
+
+    @property
+    def todo(self) -> str:
+        """What an operator can do if it takes too long; "" if nothing waits."""
+        found = []
+        if self.lags:
+            found.append("start consumers of these groups, or delete groups that are not used: tandemq group delete")
+        if self.timed or self.delayed:
+            found.append(
+                "delayed and timed messages are delivered when they are due: keep the group running until then"
+            )
+        if self.open:
+            found.append(
+                "producers of open transactions commit or roll back, or the broker gives them up after its checks"
+            )
+        return "; ".join(found)
 
     def __str__(self) -> str:
         found = [f"{group} lags by {lag:,}" for group, lag in sorted(self.lags.items(), key=lambda item: -item[1])]
         shown = found[:3] + ([f"{len(found) - 3} more groups lag"] if len(found) > 3 else [])
-        return ", ".join(shown + ([f"{self.later:,} delayed or timed messages wait"] if self.later else []))
+        if self.timed:
+            shown.append(f"{self.timed:,} timed messages wait")
+        if self.delayed:
+            levels = ", ".join(f"{count:,} of level {level}" for level, count in sorted(self.delayed.items()))
+            shown.append(f"{sum(self.delayed.values()):,} delayed messages wait ({levels})")
+        if self.open:
+            most = sorted((name for name in self.open if name), key=lambda name: -self.open[name])[:3]
+            topics = ", ".join(f"{name} {self.open[name]:,}" for name in most)
+            shown.append(f"{self.open['']:,} transactions are open" + (f" ({topics})" if topics else ""))
+        if self.is_reading:
+            shown.append("the broker reads its open transactions")
+        return ", ".join(shown)
 
 
 async def plan_joining(admin: Admin, broker_name: str, topics: Collection[str]) -> Joining:
     """Return what a broker group lacks of its cluster.
 
     Args:
-        topics: only these; by default all topics of users, but those whose messages have an order by key: with more
-            queues, the next message of a key may go to another queue than the one before it.
+        topics: only these; by default all topics of users, but those whose messages have an order by key, because with
+            more queues the next message of a key may go to another queue than the one before it, and those that an
+            operator has made readable only on this group.
 
     Raises:
         LocalError: the group is not registered, it has no master, or a topic does not exist.
@@ -77,6 +118,7 @@ async def plan_joining(admin: Admin, broker_name: str, topics: Collection[str]) 
     info = await admin.cluster_info()
     cluster = _group(info, broker_name).cluster
     configs = await _user_topics(admin, info)
+    read_only = await _read_only(admin, broker_name, configs)
     wanted: list[TopicConfig] = []
     left: dict[str, str] = {}
     if unknown := sorted(set(topics) - configs.keys()):
@@ -91,13 +133,34 @@ async def plan_joining(admin: Admin, broker_name: str, topics: Collection[str]) 
         present = by_broker.get(broker_name)
         if present is not None and present.perm & Permission.WRITE == model.perm & Permission.WRITE:
             continue
+        if not topics and topic in read_only:
+            left[topic] = f"its queues on {broker_name} are readable only; --topic opens them"
+            continue
         if not topics and (model.order or model.attributes.get(MESSAGE_TYPE) == "FIFO"):
             left[topic] = "its messages have an order by key"
             continue
         wanted.append(model if present is None else replace(present, perm=present.perm | Permission.WRITE))
     known = await admin.groups(broker_name)
     groups = [config for name, config in (await admin.groups()).items() if name not in known]
-    return Joining(broker_name, wanted, groups, left)
+    return Joining(broker_name, wanted, groups, left, read_only)
+
+
+async def _read_only(admin: Admin, broker_name: str, configs: Mapping[str, dict[str, TopicConfig]]) -> list[str]:
+    """Return the topics that were readable only on a group before it got topics: a run that was interrupted leaves its
+    own readable only, too, and has noted the others."""
+    noted = await admin.get_value(NAMESPACE, broker_name)
+    if noted is not None:
+        try:
+            at_s, topics = json.loads(noted)
+            if 0 <= time.time() - at_s < NOTE_S:
+                return [str(topic) for topic in topics]
+        except (ValueError, TypeError):
+            pass
+    return sorted(
+        topic
+        for topic, by_broker in configs.items()
+        if broker_name in by_broker and not by_broker[broker_name].perm & Permission.WRITE
+    )
 
 
 def _group(info: ClusterInfo, broker_name: str) -> BrokerGroup:
@@ -134,6 +197,7 @@ async def join(admin: Admin, joining: Joining, wait_s: float, show: Show) -> lis
     Raises:
         NetworkError, RemoteError: a broker failed. What was done stays.
     """
+    await admin.put_value(NAMESPACE, joining.broker_name, json.dumps([int(time.time()), joining.read_only]))
     for group in joining.groups:
         await admin.create_group(group, broker_name=joining.broker_name)
     for topic in list(joining.topics):
@@ -157,6 +221,7 @@ async def join(admin: Admin, joining: Joining, wait_s: float, show: Show) -> lis
         await asyncio.sleep(STEP_S)
     for topic in joining.topics:
         await admin.put_topic(topic, joining.broker_name)
+    await admin.put_value(NAMESPACE, joining.broker_name, None)
     return sorted(lacking)
 
 
@@ -289,12 +354,18 @@ async def _waiting(admin: Admin, broker_name: str) -> DrainState:
             found.lags[group] = lag
     (master,) = (await admin.cluster_info()).masters(None, broker_name)
     figures = await admin.broker_runtime(master)
-    found.later = int(figures.get("timerCongestNum", "0")) + sum(map(_remaining, _levels(figures)))
+    found.timed = int(figures.get("timerCongestNum", "0"))
+    delayed = {int(level): _remaining(offsets) for level, offsets in _figures_of("scheduleMessageOffset_", figures)}
+    found.delayed = {level: count for level, count in delayed.items() if count}
+    transactions = figures.get("transactionsOpen", "0")  # a Java broker does not tell
+    found.is_reading = not transactions
+    if count := int(transactions or "0"):
+        found.open = {"": count} | {topic: int(number) for topic, number in _figures_of("transactionsOpen_", figures)}
     return found
 
 
-def _levels(figures: Mapping[str, str]) -> list[str]:
-    return [value for name, value in figures.items() if name.startswith("scheduleMessageOffset_")]
+def _figures_of(prefix: str, figures: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(name.removeprefix(prefix), value) for name, value in figures.items() if name.startswith(prefix)]
 
 
 def _remaining(offsets: str) -> int:

@@ -73,8 +73,8 @@ class Handover:
 
     # Commands.
 
-    def switch(self, target: int, now: Now) -> CommandResult:
-        """Begin to make another member the master, by an operator's order."""
+    def switch(self, target: int, now: Now, *, why: str) -> CommandResult:
+        """Begin to make another member the master, by an order. `why`: who gave it, for the record."""
         membership, state = self._facts.membership, self._view.state
         if state is None or self._view.config is None:
             return CommandResult(
@@ -87,7 +87,7 @@ class Handover:
         refusal = self._refusal(target)
         if refusal is not None:
             return CommandResult(False, False, refusal)
-        self._begin(target, now, is_switch=True, why="by an operator")
+        self._begin(target, now, is_switch=True, why=why)
         return CommandResult(True, False, f"switching to broker {target}")
 
     def _refusal(self, target: int) -> str | None:

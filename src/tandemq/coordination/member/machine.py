@@ -200,7 +200,7 @@ class MemberMachine:
 
     def status(self, now: Now) -> Status:
         """The status for operators, at this moment."""
-        return status_of(self._facts, self._service, self._diagnosis, now)
+        return status_of(self._facts, self._service, self._diagnosis, self._takeover.took_ms_ago(now), now)
 
     # Acknowledgements, for the master of an `elect` group.
 
@@ -346,9 +346,9 @@ class MemberMachine:
             self._service.claim_above = self.view.version + (self.view.pending is not None)  # one in flight is no claim
         self._decide(now)
 
-    def switch(self, target: int, now: Now) -> CommandResult:
-        """Carry out an operator's order to make `target` the master (V18)."""
-        result = self._handover.switch(target, now)
+    def switch(self, target: int, now: Now, *, why: str = "by an operator") -> CommandResult:
+        """Carry out an order to make `target` the master (V18). `why`: who gave it, for the record."""
+        result = self._handover.switch(target, now, why=why)
         self._decide(now)
         return result
 

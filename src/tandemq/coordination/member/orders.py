@@ -182,4 +182,6 @@ class Status:
     confirm_offset: int
     reason: str
     """Reason given with the last change of the record."""
+    took_ms_ago: int | None
+    """How long ago this master took over from a failed one; None: it is no master, or for another reason."""
     trouble: str

@@ -13,7 +13,9 @@ from tandemq.coordination.permission import holder_of
 from tandemq.coordination.registry.records import NOBODY
 
 
-def status_of(facts: MemberFacts, service: ServiceState, diagnosis: Diagnosis, now: Now) -> Status:
+def status_of(
+    facts: MemberFacts, service: ServiceState, diagnosis: Diagnosis, took_ms_ago: int | None, now: Now
+) -> Status:
     """Collect the status at this moment."""
     view, lease = facts.view, facts.lease
     state, now_ms = view.state, now.mono_ms
@@ -48,5 +50,6 @@ def status_of(facts: MemberFacts, service: ServiceState, diagnosis: Diagnosis, n
         checks=lease.timing.checks,
         confirm_offset=facts.in_sync.confirm_offset,
         reason="" if state is None else state.reason,
+        took_ms_ago=took_ms_ago,
         trouble=diagnosis.problem(now_ms),
     )

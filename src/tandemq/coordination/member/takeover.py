@@ -34,11 +34,20 @@ class Takeover:
         self.checks = AbsenceChecks()
         self._forced_until_ms: int | None = None
         self._published_ms = NEVER
+        self._took = (0, NEVER)
+        """The last epoch that this member began in place of a failed master by its own decision, and when."""
 
     @property
     def is_forced(self) -> bool:
         """Whether an operator accepted a possible loss or duplicate deliveries."""
         return self._forced_until_ms is not None
+
+    def took_ms_ago(self, now: Now) -> int | None:
+        """Return how long ago this master took over from a failed one; None if it is the master for another reason."""
+        epoch, took_ms = self._took
+        state = self._view.state
+        is_it = state is not None and (state.epoch, state.master) == (epoch, self._facts.id)
+        return now.mono_ms - took_ms if is_it else None
 
     def force(self, now: Now, *, is_preview: bool) -> CommandResult:
         """Carry out an operator's order; it waits for the same checks as any takeover. A preview only states the
@@ -189,6 +198,8 @@ class Takeover:
             self._facts.log.is_loss_accepted |= self.is_forced
             epoch = self._facts.next_epoch() if is_founding else max(state.epoch, self._facts.log.epoch) + 1
             new = GroupState(epoch, own_id, (own_id,), GroupMode.NORMAL, own_id)
+            if not self.is_forced:
+                self._took = (epoch, now.mono_ms)
             reason = f"broker {own_id} follows {', '.join(map(str, failed))}, {how}"
             if state.mode is GroupMode.SLAVE_CONSUME:
                 reason += f", {self._copies.text(state)}"

@@ -60,6 +60,8 @@ COPY_AFTER_MS = 300_000
 """Age at which a half message that may not be checked yet is copied, so that the progress moves on."""
 BACKLOG_BYTES_MAX = 1 << 20
 """A producer whose connection has a larger backlog is not asked if there is another one."""
+FIGURES_MAX = 100
+"""Maximum number of topics whose open transactions are in the runtime information."""
 HOUR_MS = 3_600_000
 _V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
@@ -117,6 +119,18 @@ class Transactions(LogQueue[TransactionLoader]):
         self.checks = 0
         """Checks sent to producers."""
         self.given_up = 0
+
+    # A feature.
+
+    def figures(self, _now: Now) -> dict[str, str]:
+        """Return how many transactions are open, in all and of each topic; "" while a master reads them."""
+        if self.table is None:
+            return {"transactionsOpen": ""} if self._current_turn.serving.is_master else {}
+        counts = {topic: count for topic, count in self.table.counts.items() if count}
+        most = sorted(counts, key=lambda topic: -counts[topic])[:FIGURES_MAX]
+        return {"transactionsOpen": str(len(self.table))} | {
+            f"transactionsOpen_{topic}": str(counts[topic]) for topic in most
+        }
 
     # Role.
 
