@@ -52,6 +52,8 @@ NEAR_MS = 10
 """Minimum interval of looks while messages become due one after the other: about the time by which they are late."""
 BATCH_MESSAGES = 256
 """Maximum number of messages delivered in one turn; the rest follow in the next."""
+DELIVERY_US = 10_000
+"""Time for the deliveries of a turn, of which each level has at least one: each may have to wait for the device."""
 RULE = MoveRule()
 """A delivered message is what it was, and keeps its level, as at Java brokers."""
 APART_MS = 2_000
@@ -106,6 +108,9 @@ class DelayedMessages(Feature):
         self._logged_ms: dict[int, int] = {}
         """By level: when (monotonic ms) a message that waits was logged last."""
         self.delivered = 0
+        self._outbox = kernel.outbox
+        self._until_us = 0
+        """When the time for the deliveries of this turn is over, since its beginning."""
         self._is_behind = False
         """Whether more may be due than was delivered in the last scan."""
         self._dirty = False
@@ -256,6 +261,7 @@ class DelayedMessages(Feature):
         if self._puts.refusal is not None:
             return
         room = BATCH_MESSAGES
+        self._until_us = self._outbox.elapsed_us() + DELIVERY_US
         retries = now.mono_ms >= self._retry_ms
         if retries:
             self._retry_ms = now.mono_ms + RETRY_MS
@@ -297,6 +303,8 @@ class DelayedMessages(Feature):
         packed = queue.read(start, min(room, queue.max_offset - start))
         queue_offset = start + self._move_due(level, delay_ms, queue, start, packed, now)
         for log_offset, size, due_ms in QUEUE_ENTRY.iter_unpack(packed[(queue_offset - start) * QUEUE_ENTRY_BYTES :]):
+            if queue_offset > start and self._is_late():
+                break
             if size != PREFILL_SIZE and not self._is_due(level, delay_ms, queue_offset, due_ms, queue.max_offset, now):
                 self._wait_ms = min(self._wait_ms, max(NEAR_MS, due_ms - now.wall_ms))
                 break
@@ -312,6 +320,12 @@ class DelayedMessages(Feature):
             self._pending[level] = progress.advanced(queue_offset)
         return queue_offset - start
 
+    def _is_late(self) -> bool:
+        """Whether the time for the deliveries of this turn is over; the next turn continues then."""
+        is_late = self._outbox.elapsed_us() >= self._until_us
+        self._is_behind = self._is_behind or is_late
+        return is_late
+
     def _move_due(self, level: int, delay_ms: int, queue: ConsumeQueue, start: int, packed: bytes, now: Now) -> int:
         """Deliver due messages of the usual form by the engine; return their number."""
         if self._damaged.is_known or self._doubted:
@@ -322,7 +336,7 @@ class DelayedMessages(Feature):
                 break
             due += 1
         done = 0
-        while done < due:
+        while done < due and not (done and self._is_late()):
             entries = packed[done * QUEUE_ENTRY_BYTES : due * QUEUE_ENTRY_BYTES]
             moved = self._moves.move(queue, start + done, entries, RULE, now.wall_ms)
             if not moved:

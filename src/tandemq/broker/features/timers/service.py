@@ -45,6 +45,8 @@ BATCH_MESSAGES = 256
 """Maximum number of messages delivered, dropped or read in one turn; the rest follow in the next."""
 BATCH_BYTES = 4 << 20
 """Maximum size of their records, but for the last one."""
+DELIVERY_US = 10_000
+"""Time for the deliveries of a turn: each may have to wait for the device."""
 _END_MS = 1 << 62
 _ENQUEUED, _DEQUEUED, _OUT = TIMER_ENQUEUED.encode(), TIMER_DEQUEUED.encode(), TIMER_OUT.encode()
 _V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
@@ -101,6 +103,9 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
         self.damaged = DamagedTimers(kernel)
         self.metrics = TimerMetrics(kernel.saver, kernel.began)
         self._moves = Moves(kernel)
+        self._outbox = kernel.outbox
+        self._until_us = 0
+        """When the time for the deliveries of this turn is over, since its beginning."""
         self._current = kernel.current
         self.precision_ms = precision_ms(kernel.current.config)
         self.table: PendingTimers | None = None
@@ -195,6 +200,7 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
         if timers is None:
             return
         end_ms = self._write_ms(now)
+        self._until_us = self._outbox.elapsed_us() + DELIVERY_US
         try:
             self._restore_repaired(timers, now)
             self._roll(table, timers, end_ms, now)
@@ -202,10 +208,15 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
                 return
             for out_ms in table.until(end_ms):
                 if not self._deliver_slot(table, timers, out_ms, now):
+                    self._is_behind = True
                     break
         except StoreError as error:  # what was appended before stays in this turn
             log.error("timers: deliveries wait: %s", error)
             self._is_behind = False
+
+    def _is_full(self) -> bool:
+        """Whether this turn has delivered as much as it may, or for as long."""
+        return self._turn.is_full or self._outbox.elapsed_us() >= self._until_us
 
     def _deliver_slot(self, table: PendingTimers, timers: ConsumeQueue, out_ms: int, now: Now) -> bool:
         """Deliver the messages of a time, as many as this turn has room for; return whether it has room for more.
@@ -221,13 +232,11 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
         turn = self._turn
         targets = self._targets_of(timers, out_ms, slot, now)
         if targets is None:
-            self._is_behind = turn.is_full
-            return not turn.is_full
+            return not self._is_full()
         done = self._move_slot(table, timers, out_ms, targets, now)
         try:
             while done < len(slot.messages):
-                if turn.is_full:
-                    self._is_behind = True
+                if self._is_full():
                     break
                 topic = table.topics[slot.message_topics[done]]
                 self._deliver_one(timers, slot.messages[done], out_ms, topic, targets, now)
@@ -239,7 +248,7 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
                     turn.note_over(queue_offset, out_ms)
             if done or is_whole:
                 turn.slots.append(_TakenSlot(out_ms, done, is_whole))
-        return not turn.is_full
+        return not self._is_full()
 
     def _move_slot(
         self, table: PendingTimers, timers: ConsumeQueue, out_ms: int, targets: RecallTargets, now: Now
@@ -250,7 +259,7 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
             return 0
         rule = MoveRule(b"%b\x01%d\x02" % (_OUT, out_ms), self.precision_ms)
         messages, done = slot.messages, 0
-        while done < len(messages) and not turn.is_full:
+        while done < len(messages) and not self._is_full():
             first, stop = messages[done], min(len(messages), done + turn.room)
             run = 1
             while done + run < stop and messages[done + run] == first + run:
@@ -284,7 +293,7 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
         if found is None or found.out_ms != out_ms or found.read > len(slot.deletes):
             found = self._targets = RecallTargets(out_ms)
         while found.read < len(slot.deletes):
-            if self._turn.is_full:
+            if self._is_full():
                 return None
             self._turn.room -= 1
             timed, waits = self.damaged.request(timers, slot.deletes[found.read], now)
@@ -353,7 +362,7 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
     def _restore_repaired(self, timers: ConsumeQueue, now: Now) -> None:
         """Enter messages and requests that were damaged and can be read now in their slots."""
         for queue_offset in self.damaged.to_try():
-            if self._turn.is_full:
+            if self._is_full():
                 break
             self._turn.room -= 1
             timed, waits = self.damaged.read(timers, queue_offset, now)
@@ -378,6 +387,8 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
     def _roll(self, table: PendingTimers, timers: ConsumeQueue, end_ms: int, now: Now) -> None:
         """Store messages again whose time is far away."""
         for task in table.rolls_before(end_ms, self._turn.room):
+            if self._is_full():
+                break
             if task.out_ms < end_ms or not table.is_waiting(task.queue_offset, task.out_ms):
                 continue  # it is delivered in this turn or one of the next, or was already
             self._turn.room -= 1

@@ -1,9 +1,12 @@
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tandemq.boundary import Now
+from tandemq.boundary import Now, Turn
 from tandemq.broker.features.delay import service
+from tandemq.broker.kernel import moves
 from tests.unit.broker.harness import Harness
 
 
@@ -39,3 +42,36 @@ def test_broker_does_not_look_more_often_while_a_message_waits_for_long(
     broker.send("T", DELAY="5")  # a minute
     broker.pass_time(10_000)
     assert len(looks) == 10_000 // service.SCAN_MS - 9, "from one second on"
+
+
+def test_deliveries_of_a_turn_end_with_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may wait for the device, and leases and clients wait with it."""
+    monkeypatch.setattr(moves, "READ_BYTES_MAX", 1)  # a read for each message
+    broker = Harness(tmp_path)
+    broker.create_topic("T")
+    for level, number in ((1, 30), (2, 5)):
+        for at in range(number):
+            broker.send("T", b"%d" % at, DELAY=str(level), queue_id=level)
+    store = broker.node.store
+    broker.outbox.look_us = service.DELIVERY_US // 4
+    found = {1: [0], 2: [0]}
+
+    def note() -> None:
+        for level, ends in found.items():
+            queue = store.queues.get(("T", level))
+            ends.append(0 if queue is None else queue.max_offset)
+
+    turn = broker.turn
+
+    def noted(*given: Any) -> Turn:
+        done = turn(*given)
+        note()
+        return done
+
+    monkeypatch.setattr(broker, "turn", noted)
+    broker.now.wall_ms += 5_000  # both levels are due
+    broker.pass_time(3_000)
+    steps = {level: [after - before for before, after in pairwise(ends)] for level, ends in found.items()}
+    assert (sum(steps[1]), sum(steps[2])) == (30, 5)
+    assert max(steps[1]) <= 5
+    assert found[2].index(5) < found[1].index(30), "no level waits for the end of another"

@@ -1,5 +1,6 @@
 """Timed messages on one broker: taking, delivery, delete requests, recall, limits, and every refusal."""
 
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import pytest
 
 from lab.sim.world.disk import SimDisk
-from tandemq.boundary import Now
-from tandemq.broker.features.timers.service import TimedMessages
+from tandemq.boundary import Now, Turn
+from tandemq.broker.features.timers.service import DELIVERY_US, TimedMessages
+from tandemq.broker.kernel import moves
 from tandemq.broker.kernel.log_queue import SCAN_MS
 from tandemq.codec.record.record import BatchPart, decode_messages, encode_batch
 from tandemq.codec.remoting.recall_handle import decode_handle, encode_handle
@@ -538,3 +540,25 @@ def test_message_of_the_turn_in_which_the_table_is_read_is_delivered(tmp_path: P
     timed(broker, b"late", UNIQ_KEY="late", TIMER_DELAY_SEC="1")
     broker.pass_time(3 * SECOND)
     assert bodies(broker) == [b"one", b"two", b"three", b"late"]
+
+
+def test_deliveries_of_a_turn_end_with_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may wait for the device, and leases and clients wait with it."""
+    monkeypatch.setattr(moves, "READ_BYTES_MAX", 1)  # a read for each message
+    broker = ready(tmp_path)
+    for number in range(40):
+        timed(broker, b"%02d" % number, TIMER_DELAY_MS=str(2_000 + 1_000 * (number // 20)))
+    broker.outbox.look_us = DELIVERY_US // 4
+    ends = [0]
+    turn = broker.turn
+
+    def noted(*given: Any) -> Turn:
+        done = turn(*given)
+        ends.append(len(bodies(broker)))
+        return done
+
+    monkeypatch.setattr(broker, "turn", noted)
+    broker.now.wall_ms += 5_000  # both times are over
+    broker.pass_time(2_000)
+    assert bodies(broker) == [b"%02d" % number for number in range(40)]
+    assert max(after - before for before, after in pairwise(ends)) <= 5
