@@ -187,12 +187,16 @@ class Producer(AsyncClient[ProducerCore]):
         else:
             [ticket] = self.traced([message], lambda some: [core.send(some[0], shell.now, select=select)])
         if not ticket.done:
-            settled = shell.settled(ticket)
             if core.in_flight == 1:
                 shell.drive()  # no other one to be sent with it
             elif not shell.is_awake:
                 shell.wake()
-            await settled
+            if not ticket.done:
+                future = shell.settled(ticket)
+                try:
+                    await future
+                finally:
+                    shell.waiting.discard(future)
         return shell.outcome(ticket)
 
     def traced(self, messages: Sequence[Message], start: Callable[[Sequence[Message]], list[T]]) -> list[T]:
