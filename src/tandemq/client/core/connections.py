@@ -256,18 +256,23 @@ class RemotingClient:
             peer.queued.append((opaque, frame))
         return opaque
 
+    @property
+    def signs(self) -> bool:
+        """Whether requests are signed."""
+        return self._config.credentials is not None
+
     def send_plain(
         self, address: str, head: bytes, message: Message, bytes_max: int, sent: PendingPlain, timeout_ms: int, now: Now
     ) -> bool:
-        """Send an ordinary message, whose frame is kept in `sent`; False if there is no open connection, the message is
-        not ordinary (`engine.new_messages`), or requests are signed.
+        """Send an ordinary message without a signature, whose frame is kept in `sent`; False if there is no open
+        connection, or the message is not ordinary (`engine.new_messages`).
 
         Args:
             head: beginning of its header.
             bytes_max: maximum size of its body.
         """
         peer = self._by_address.get(address)
-        if peer is None or peer.state is not _OPEN or self._config.credentials is not None:
+        if peer is None or peer.state is not _OPEN:
             return False
         mono_ms = now.mono_ms
         opaque = self._opaque + 1 & 0x7FFFFFFF

@@ -160,6 +160,7 @@ class ProducerCore:
         self._wait_timer: Timer | None = None
         self._parked: dict[str, list[_Sending]] = {}
         self._is_closed = False
+        self._sends_plain = not remoting.signs
         self._accumulator = (
             ProduceAccumulator(options, self._topics, runner, timers, self._start) if options.linger_ms else None
         )
@@ -348,7 +349,9 @@ class ProducerCore:
 
     def _send_plain(self, message: Message, key: str, now: Now) -> PlainSend | None:
         """Send an ordinary message at once; None: it goes the general way."""
-        if type(message) is not Message or type(message.topic) is not str or self.tracer is not None or self._is_closed:
+        if not self._sends_plain or self.tracer is not None or self._is_closed:
+            return None
+        if type(message) is not Message or type(message.topic) is not str:
             return None
         publish_info = self._topics.get(message.topic)
         if publish_info is None or (target := self._strategy.next_at_masters(publish_info, now)) is None:
