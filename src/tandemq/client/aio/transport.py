@@ -312,7 +312,7 @@ class Shell:
     def is_usable(self) -> bool:
         """Return whether the client is open, and called on its event loop; as `check_open`, which costs a system call
         in some versions of Python."""
-        return not self.is_closed and get_ident() == self._thread and self._is_running()
+        return not self.is_closed and self._is_running() and get_ident() == self._thread
 
     def forked(self) -> None:
         """Belong to no thread: this is a copy in a process made by fork."""
