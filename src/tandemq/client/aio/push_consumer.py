@@ -172,7 +172,7 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
                 delivery = self._next_delivery(shell, core)
             if delivery is None:
                 return None
-        self._last = message = ReceivedMessage(delivery, self)
+        self._last = message = ReceivedMessage(delivery.message, delivery.queue, delivery, self)
         return message
 
     def _next_delivery(self, shell: Shell, core: PushConsumerCore) -> Delivery | None:

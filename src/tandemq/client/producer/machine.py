@@ -193,9 +193,13 @@ class ProducerCore:
         if accumulator is not None and not self._is_closed:
             part = batch_part(message, key, self._plain_bytes_max)
             if part is not None:
-                leave = self._enter().leave
+                cohort = self._cohort
+                cohort.count += 1
+                self.in_flight += 1
                 topic, wait_store_ok = message.topic, message.wait_store_ok
-                gathered = GatheredMessage(False, None, None, (), None, None, topic, wait_store_ok, part, key, leave)
+                gathered = GatheredMessage(
+                    False, None, None, (), None, None, topic, wait_store_ok, part, key, cohort.leave
+                )
                 return accumulator.add(gathered, select, now)
         elif select is None and (plain := self._send_plain(message, key, now)) is not None:
             return plain
@@ -351,7 +355,9 @@ class ProducerCore:
         """Send an ordinary message at once; None: it goes the general way."""
         if not self._sends_plain or self.tracer is not None or self._is_closed:
             return None
-        if type(message) is not Message or type(message.topic) is not str:
+        if type(message) is not Message or type(message.topic) is not str or type(message.body) is not bytes:
+            return None
+        if len(message.body) > self._plain_bytes_max:
             return None
         publish_info = self._topics.get(message.topic)
         if publish_info is None or (target := self._strategy.next_at_masters(publish_info, now)) is None:
