@@ -63,8 +63,9 @@ class ProcessQueue:
 
     def ack(self, queue_offset: int) -> None:
         """Remove an acknowledged message; has no effect a second time."""
-        self._noted.append(queue_offset)
-        self._apply()
+        if self._noted:
+            self._apply()
+        self._remove((queue_offset,))
 
     def note(self, queue_offset: int) -> None:
         """Remove an acknowledged message soon; nothing is called when the queue has room again."""
@@ -75,15 +76,18 @@ class ProcessQueue:
 
     def _apply(self) -> None:
         """Remove the messages whose acknowledgements are noted."""
+        self._remove(self._noted)
+        self._noted.clear()
+
+    def _remove(self, queue_offsets: Iterable[int]) -> None:
         unacked, removed, acked_end = self._unacked, 0, self._acked_end
-        for queue_offset in self._noted:
+        for queue_offset in queue_offsets:
             message = unacked.pop(queue_offset, None)
             if message is not None:
                 size, body_bytes = message.size, len(message.body)
                 removed += size if size >= body_bytes else body_bytes
                 if queue_offset >= acked_end:
                     acked_end = queue_offset + 1
-        self._noted.clear()
         self._bytes -= removed
         self._acked_end = acked_end
 
