@@ -28,7 +28,7 @@ from bench.servers import BrokerGroup, cpu_seconds
 from tandemq.load.wire.probe import create_topic
 from tandemq.load.wire.sockets import connect
 
-_BODIES = {"128": 128, "1k": 1 << 10, "3k": 3 << 10, "64k": 64 << 10}
+_BODIES = {"128": 128, "1k": 1 << 10, "3k": 3 << 10, "8k": 8 << 10, "64k": 64 << 10}
 _QUEUES = (1, 4, 64)
 
 
@@ -68,6 +68,7 @@ _CELLS = (
     _Cell("send", "1k", "varied", 64, 64, 100_000),
     _Cell("send", "128", "varied", 4, 64, 100_000),
     _Cell("send", "3k", "varied", 4, 64, 60_000),
+    _Cell("send", "8k", "varied", 4, 64, 20_000),
     _Cell("send", "64k", "varied", 4, 64, 2_000),
     _Cell("linger", "128", "plain", 4, 8, 400_000),
     _Cell("linger", "128", "varied", 4, 8, 400_000),

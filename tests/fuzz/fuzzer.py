@@ -26,6 +26,7 @@ from tandemq.model.access import Credentials
 from tandemq.model.message import decode_properties
 from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE
+from tests.fuzz.clients import calls, response
 from tests.fuzz.filters import expression, program_steps, properties
 from tests.fuzz.frames import Frames, Sent, Turns, ack_frame, command_in, signed_frame
 from tests.fuzz.records import damaged, log_of
@@ -98,6 +99,8 @@ class Counts:
     """Timed messages read by the engine."""
     copied: int = 0
     """Records copied by the engine."""
+    responses: int = 0
+    """Responses to sends that the engine read."""
 
 
 class Fuzzer:
@@ -157,6 +160,7 @@ class Fuzzer:
         self.counts.frames += ROUND
         self.counts.taken += taken
         self._feed_acks()
+        self._feed_clients()
         self._check_flush(engine, table, log_end)
         for _ in range(ROUND // RECORD_SHARE):
             self._feed_piece()
@@ -196,6 +200,26 @@ class Fuzzer:
         answers = sum(data.count(b'"code":0') for _, data in engine.flush())
         if answers > taken or not taken >= 20 or not all(0 <= offset <= 1000 for offset in admitted.offsets):
             raise Different(f"{taken} acknowledgements taken, {answers} answered: {admitted.offsets}")
+
+    def _feed_clients(self) -> None:
+        """Feed what our client gives to the engine: messages, and mutated responses to them."""
+        random = self._random
+        for number in range(ROUND // 20):
+            for name, arguments in calls(random):
+                call = partial(_call, name=name, arguments=arguments)
+                self._same(number % 4 == 0, call, repr(arguments).encode())
+        frames = [response(random) for _ in range(20)]
+        for _ in range(ROUND // 20):
+            some = random.choices(frames, k=3)
+            if random.getrandbits(1):
+                some[1] = mutation(some[1], random.choice(frames), random.getrandbits(96))
+            data = b"".join(some)[: random.choice((None, None, random.randrange(400)))]
+            found, end = self.engine.stored_sends(data, 0, 1 << 20)
+            # The engine may leave to the decoder what the code in Python takes, not the other way round.
+            specified, specified_end = python.stored_sends(data, 0, 1 << 20)
+            if found != specified[: len(found)] or not end <= specified_end <= len(data):
+                raise Different(f"stored_sends: {found!r} and {end} of {data!r}")
+            self.counts.responses += len(found)
 
     def _fill_corpus(self) -> None:
         random = self._random
@@ -509,6 +533,10 @@ def _fault_of(turns: Turns) -> str:
     first = run_script(script, uses_engine=True, links=links)
     found = difference(first, run_script(script, uses_engine=False, links=links))
     return found or "an exception ended a connection" * (first.node.faults > 0)
+
+
+def _call(engine: Any, name: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(engine, name)(*arguments)
 
 
 def _outcome(call: Callable[[], Any]) -> Any:

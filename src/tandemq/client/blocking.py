@@ -217,11 +217,11 @@ class BlockingTransactionProducer(BlockingProducer):
 class _BlockingDelivery(_Blocking[Delivered], MessageView):
     """A delivered message, whose end waits."""
 
-    __slots__ = ("_inner", "_thread")
+    __slots__ = ("_inner", "_thread", "queue", "stored")
 
     def __init__(self, message: Delivered, thread: LoopThread) -> None:
         """Made by the consumer."""
-        super().__init__(message.stored, message.queue)
+        self.stored, self.queue = message.stored, message.queue
         self._inner = message
         self._thread = thread
 

@@ -100,6 +100,7 @@ cdef class AckEngine:
         cdef Listed listed
         cdef AckText ack
         header.listed = &listed
+        header.stored = NULL
         while size - at >= 8:
             length = big_32(raw + at)
             word = big_32(raw + at + 4)

@@ -9,23 +9,27 @@ NO_TEXT.data = HEX
 NO_TEXT.size = 0
 
 
-# Texts that neighbouring records have in common, made once: hosts, topics, and the names of properties by their place.
+# Texts that neighbouring records have in common, made once: hosts, topics, names and values of properties by their
+# place.
 cdef class SharedTexts:
     cdef Text host[2]
     cdef Text topic
     cdef Text name[NAMES_KEPT]
+    cdef Text value[NAMES_KEPT]
     cdef list hosts
     cdef str topic_text
     cdef list names
+    cdef list values
 
     def __cinit__(self):
         cdef int at
         self.hosts = ["", ""]
         self.topic_text = ""
         self.names = [""] * NAMES_KEPT
+        self.values = [""] * NAMES_KEPT
         self.host[0] = self.host[1] = self.topic = NO_TEXT
         for at in range(NAMES_KEPT):
-            self.name[at] = NO_TEXT
+            self.name[at] = self.value[at] = NO_TEXT
 
     cdef str host_text(self, int which, Bytes data, Py_ssize_t size):
         if not is_named(data, size, <const char *>self.host[which].data, self.host[which].size):
@@ -49,6 +53,15 @@ cdef class SharedTexts:
             self.name[place].size = size
         return <str>self.names[place]
 
+    cdef str property_value(self, int place, Bytes data, Py_ssize_t size):
+        if place >= NAMES_KEPT:
+            return utf8_text(data, size)
+        if not is_named(data, size, <const char *>self.value[place].data, self.value[place].size):
+            self.values[place] = utf8_text(data, size)
+            self.value[place].data = data
+            self.value[place].size = size
+        return <str>self.values[place]
+
 
 cdef inline str utf8_text(Bytes data, Py_ssize_t size):
     return PyUnicode_DecodeUTF8(<char *>data, size, "replace")
@@ -59,13 +72,15 @@ cdef dict property_dict(Text properties, SharedTexts shared):
     cdef dict found = {}
     cdef Bytes at = properties.data, end = properties.data + properties.size, stop, split
     cdef int place = 0
+    cdef str name
     while at < end:
         stop = <Bytes>memchr(at, 2, end - at)
         if stop == NULL:
             stop = end
         split = <Bytes>memchr(at, 1, stop - at)
         if split != NULL and split > at and split + 1 < stop:
-            found[shared.property_name(place, at, split - at)] = utf8_text(split + 1, stop - split - 1)
+            name = shared.property_name(place, at, split - at)
+            found[name] = shared.property_value(place, split + 1, stop - split - 1)
             place += 1
         at = stop + 1
     return found

@@ -89,37 +89,33 @@ cdef int append_properties(Buffer *buffer, object message, object unique_key) ex
     return buffer.size - start <= SENT_BYTES
 
 
-cdef int append_plain(Buffer *buffer, object message, object unique_key, Py_ssize_t body_bytes_max, Py_ssize_t head) except -1:
-    """Append `head` bytes of the caller's, and the properties of a message behind its body, if that has a place;
-    0 if the message is unusual."""
-    cdef object body, flag
+cdef object usual_body(object message, Py_ssize_t body_bytes_max, int32_t *flag):
+    """Return the body of a message whose fields, but for its texts, are usual, and its flag; None of another one."""
+    cdef object body, number
     if type(message) is not Message or message.delay is not None or message.deliver_at is not None:
-        return 0
+        return None
     if message.priority is not None or type(message.delay_level) is not int or message.delay_level != 0:
-        return 0
+        return None
     body = message.body
-    flag = message.flag
-    if type(body) is not bytes or PyBytes_GET_SIZE(body) > body_bytes_max or type(flag) is not int:
-        return 0
-    if not -INT32_MAX_VALUE - 1 <= flag <= INT32_MAX_VALUE or not takes_topic(message.topic):
-        return 0
-    if head:
-        reserve(buffer, head + PyBytes_GET_SIZE(body) + 256)
-        memset(buffer.data, 0, BATCH_HEAD_BYTES)
-        put_32(buffer.data + 12, <uint32_t><int32_t>flag)
-        put_32(buffer.data + 16, <uint32_t>PyBytes_GET_SIZE(body))
-        memcpy(buffer.data + BATCH_HEAD_BYTES, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
-        buffer.size = head + PyBytes_GET_SIZE(body)
-    return append_properties(buffer, message, unique_key)
+    number = message.flag
+    if type(body) is not bytes or PyBytes_GET_SIZE(body) > body_bytes_max or type(number) is not int:
+        return None
+    if not -INT32_MAX_VALUE - 1 <= number <= INT32_MAX_VALUE or not takes_topic(message.topic):
+        return None
+    flag[0] = <int32_t>number
+    return body
 
 
 def plain_properties(message, unique_key, Py_ssize_t body_bytes_max):
+    cdef int32_t flag
     cdef Buffer sent  # Of this call: a collection of garbage within it may let another thread run.
     sent.data = NULL
     sent.size = sent.room = 0
+    if usual_body(message, body_bytes_max, &flag) is None:
+        return None
     try:
         reserve(&sent, 256)
-        if not append_plain(&sent, message, unique_key, body_bytes_max, 0):
+        if not append_properties(&sent, message, unique_key):
             return None
         return PyUnicode_DecodeUTF8(<char *>sent.data, sent.size, NULL)
     finally:
@@ -127,15 +123,25 @@ def plain_properties(message, unique_key, Py_ssize_t body_bytes_max):
 
 
 def batch_part(message, unique_key, Py_ssize_t body_bytes_max):
+    cdef int32_t flag
     cdef Py_ssize_t body_end
+    cdef object body = usual_body(message, body_bytes_max, &flag)
     cdef Buffer sent
     sent.data = NULL
     sent.size = sent.room = 0
+    if body is None:
+        return None
+    body_end = BATCH_HEAD_BYTES + PyBytes_GET_SIZE(body)
     try:
-        if not append_plain(&sent, message, unique_key, body_bytes_max, BATCH_HEAD_BYTES + 2):
+        reserve(&sent, body_end + 258)
+        sent.size = body_end + 2
+        if not append_properties(&sent, message, unique_key):
             return None
+        memset(sent.data, 0, BATCH_HEAD_BYTES)
         put_32(sent.data, <uint32_t>sent.size)
-        body_end = BATCH_HEAD_BYTES + <Py_ssize_t>big_32(sent.data + 16)
+        put_32(sent.data + 12, <uint32_t>flag)
+        put_32(sent.data + 16, <uint32_t>PyBytes_GET_SIZE(body))
+        memcpy(sent.data + BATCH_HEAD_BYTES, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
         put_16(sent.data + body_end, <uint32_t>(sent.size - body_end - 2))
         return taken(&sent, 0)
     finally:
@@ -162,10 +168,8 @@ FRAME.data = NULL
 FRAME.size = FRAME.room = 0
 
 
-cdef int append_json_text(Buffer *buffer, str text) except -1:
-    """Append a text as a JSON string."""
-    cdef Py_ssize_t size
-    cdef Bytes at = <Bytes>PyUnicode_AsUTF8AndSize(text, &size)
+cdef int append_json_text(Buffer *buffer, Bytes at, Py_ssize_t size) except -1:
+    """Append a text in UTF-8 as a JSON string."""
     cdef Bytes end = at + size, stop
     cdef unsigned char escape[6]
     append(buffer, b'"', 1)
@@ -196,7 +200,10 @@ cdef int append_json_text(Buffer *buffer, str text) except -1:
     return 0
 
 
-def send_fields(bytes head, int64_t sys_flag, int64_t wall_ms, int64_t flag, str properties, int64_t reconsume_times):
+cdef int write_fields(
+    bytes head, int64_t sys_flag, int64_t wall_ms, int64_t flag, Bytes properties, Py_ssize_t size, int64_t reconsume_times
+) except -1:
+    """Write the fields of a send into `FRAME`."""
     FRAME.size = 0
     append(&FRAME, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
     append(&FRAME, b',"f":"', 6)
@@ -206,20 +213,27 @@ def send_fields(bytes head, int64_t sys_flag, int64_t wall_ms, int64_t flag, str
     append(&FRAME, b'","h":"', 7)
     append_number(&FRAME, flag)
     append(&FRAME, b'","i":', 6)
-    append_json_text(&FRAME, properties)
+    append_json_text(&FRAME, properties, size)
     append(&FRAME, b',"j":"', 6)
     append_number(&FRAME, reconsume_times)
     append(&FRAME, b'"', 1)
+    return 1
+
+
+def send_fields(bytes head, int64_t sys_flag, int64_t wall_ms, int64_t flag, str properties, int64_t reconsume_times):
+    cdef Py_ssize_t size
+    cdef Bytes text = <Bytes>PyUnicode_AsUTF8AndSize(properties, &size)
+    write_fields(head, sys_flag, wall_ms, flag, text, size, reconsume_times)
     fields = taken(&FRAME, 0)
     keep_small(&FRAME)
     return fields
 
 
-def json_frame(bytes fields, int64_t opaque, bytes body, *, bint oneway=False):
+cdef bytes request_frame(Bytes fields, Py_ssize_t fields_size, bytes middle, int64_t opaque, bytes body):
+    """Return the frame of a request whose header begins with `fields`."""
     cdef Buffer number
     cdef unsigned char digits[24]
-    cdef Py_ssize_t fields_size = PyBytes_GET_SIZE(fields), body_size = PyBytes_GET_SIZE(body), header_size
-    cdef bytes middle = ONEWAY_MIDDLE if oneway else REQUEST_MIDDLE
+    cdef Py_ssize_t body_size = PyBytes_GET_SIZE(body), header_size
     cdef bytes frame
     cdef unsigned char *to
     number.data = digits
@@ -232,7 +246,7 @@ def json_frame(bytes fields, int64_t opaque, bytes body, *, bint oneway=False):
     put_32(to, <uint32_t>(4 + header_size + body_size))
     put_32(to + 4, <uint32_t>header_size)
     to += 8
-    memcpy(to, PyBytes_AS_STRING(fields), fields_size)
+    memcpy(to, fields, fields_size)
     to += fields_size
     memcpy(to, PyBytes_AS_STRING(middle), PyBytes_GET_SIZE(middle))
     to += PyBytes_GET_SIZE(middle)
@@ -241,3 +255,29 @@ def json_frame(bytes fields, int64_t opaque, bytes body, *, bint oneway=False):
     memcpy(to, PyBytes_AS_STRING(HEADER_END), PyBytes_GET_SIZE(HEADER_END))
     memcpy(to + PyBytes_GET_SIZE(HEADER_END), PyBytes_AS_STRING(body), body_size)
     return frame
+
+
+def json_frame(bytes fields, int64_t opaque, bytes body, *, bint oneway=False):
+    cdef bytes middle = ONEWAY_MIDDLE if oneway else REQUEST_MIDDLE
+    return request_frame(<Bytes>PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields), middle, opaque, body)
+
+
+def plain_frame(message, unique_key, Py_ssize_t body_bytes_max, bytes head, int64_t wall_ms, int64_t opaque):
+    cdef int32_t flag
+    cdef bytes frame
+    cdef object body = usual_body(message, body_bytes_max, &flag)
+    cdef Buffer properties
+    properties.data = NULL
+    properties.size = properties.room = 0
+    if body is None:
+        return None
+    try:
+        reserve(&properties, 256)
+        if not append_properties(&properties, message, unique_key):
+            return None
+        write_fields(head, 0, wall_ms, flag, properties.data, properties.size, 0)
+        frame = request_frame(FRAME.data, FRAME.size, REQUEST_MIDDLE, opaque, <bytes>body)
+        keep_small(&FRAME)
+        return frame
+    finally:
+        PyMem_Free(properties.data)

@@ -237,6 +237,7 @@ cdef class SendEngine:
             return 0
         listed.count = 0
         send.header.listed = NULL if sender is None else &listed
+        send.header.stored = NULL
         if body_bytes > self.body_bytes_max or not read_send(form, header, header_bytes, &send):
             return 0
         if sender is not None and not has_signed(sender, &listed, header + header_bytes, body_bytes, &self.signed):

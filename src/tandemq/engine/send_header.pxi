@@ -43,6 +43,12 @@ cdef struct Fields:
     bint has_escapes  # in the properties
     Text text[FIELDS]
 
+cdef struct StoredFields:
+    unsigned int seen
+    Text msg_id
+    Text queue_id
+    Text queue_offset
+
 cdef enum EndField:
     HALF_OFFSET
     LOG_OFFSET
@@ -60,6 +66,7 @@ cdef struct Header:
     unsigned int ends_seen
     Text ends[END_FIELDS]  # of END_TRANSACTION (37); its group is among the fields by name
     Listed *listed  # all fields, if a signature is to be checked; or NULL
+    StoredFields *stored  # of a response to a send; or NULL
 
 
 cdef Field letter_of(Bytes name, Py_ssize_t size) noexcept:
@@ -147,6 +154,26 @@ cdef bint note_field(Header *header, Bytes name, Py_ssize_t name_size, Text valu
     fields.text[<int>field] = value
     if field == PROPERTIES:
         fields.has_escapes = has_escapes
+    return True
+
+
+cdef bint note_stored(StoredFields *stored, Text name, Text value) noexcept:
+    """Note a field of a response to a send; False if it came before, or shows another response."""
+    cdef unsigned int bit = 0
+    if is_named(name.data, name.size, b"msgId", 5):
+        bit = 1
+        stored.msg_id = value
+    elif is_named(name.data, name.size, b"queueId", 7):
+        bit = 2
+        stored.queue_id = value
+    elif is_named(name.data, name.size, b"queueOffset", 11):
+        bit = 4
+        stored.queue_offset = value
+    elif is_named(name.data, name.size, b"recallHandle", 12):
+        return False
+    if stored.seen & bit:
+        return False
+    stored.seen |= bit
     return True
 
 
@@ -286,7 +313,10 @@ cdef bint take_ext_fields(Cursor *cursor, Header *header) noexcept:
             return False
         if not take_text(cursor, &value, &has_escapes):
             return False
-        if not note_field(header, name.data, name.size, value, has_escapes):
+        if header.stored != NULL:
+            if has_escapes or not note_stored(header.stored, name, value):
+                return False
+        elif not note_field(header, name.data, name.size, value, has_escapes):
             return False
         if take_mark(cursor, 125):
             return True

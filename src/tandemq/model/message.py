@@ -313,7 +313,7 @@ def _check_separators(what: str, text: str) -> None:
         raise InvalidMessage(f"{what} has a byte 0x01 or 0x02 in it, which separate properties")
 
 
-class StoredMessage(msgspec.Struct, frozen=True):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as stored by a broker and received by a consumer.
 
     `body` is decompressed if it was stored compressed. Hosts are "ip:port". `offset_message_id` contains store host and

@@ -25,6 +25,7 @@ def test_short_run_finds_nothing(compiled: ModuleType) -> None:
     assert fuzzer.counts.ends > 100
     assert fuzzer.counts.compared == 128
     assert fuzzer.counts.copied > 100
+    assert fuzzer.counts.responses > 200
 
 
 def test_wrong_results_are_reported(compiled: ModuleType) -> None:

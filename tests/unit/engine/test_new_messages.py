@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer import encoder
 from tandemq.codec.record.record import BatchPart, decode_batch
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command
 from tandemq.engine import SENT_PROPERTIES_MAX, python
 from tandemq.errors import RecordTooLarge
 from tandemq.model.message import Message, decode_properties
@@ -127,6 +128,31 @@ def test_frames_of_sends(  # what hypothesis gives
             made.append(engine.json_frame(fields, opaque, body, oneway=oneway))
     assert made[0] == made[1]
     assert made[0] or not is_unicode(properties)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    CHANGES,
+    st.one_of(st.just("0A" * 16), TEXTS, ODD),
+    st.sampled_from((0, 2, 1000, 1 << 22)),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**31 - 1),
+)
+@example({}, "K", 10, 0, 0)
+def test_whole_frame_is_that_of_its_parts(
+    compiled: ModuleType, changes: dict[str, Any], key: Any, body_bytes_max: int, wall_ms: int, opaque: int
+) -> None:
+    head = b'{"code":310,"extFields":{"a":"g"'
+    message = changed(changes)
+    text = python.plain_properties(message, key, body_bytes_max)
+    frame = compiled.plain_frame(message, key, body_bytes_max, head, wall_ms, opaque)
+    assert frame == python.plain_frame(message, key, body_bytes_max, head, wall_ms, opaque)
+    assert (frame is None) == (text is None)
+    if frame is not None:
+        command = decode_command(FrameDecoder().feed(frame)[0])
+        assert (command.opaque, command.body) == (opaque, message.body)
+        numbers = {"f": "0", "g": str(wall_ms), "h": str(message.flag), "j": "0"}
+        assert command.fields == {"a": "g", "i": text, **numbers}
 
 
 def is_unicode(text: str) -> bool:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import ClassVar, Generic, Self, TypeVar
 
-from tandemq.client.aio.transport import Shell, make_config, running_loop
+from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.core.operations import Steps
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError, LocalError
@@ -61,7 +61,7 @@ class AsyncClient(ABC, Generic[Core]):
         shell, core = self._shell, self._core
         if shell is None or core is None:
             raise self._not_started()
-        if shell.is_closed or running_loop() is not shell.loop:
+        if not shell.is_usable():
             shell.check_open()
         return shell, core
 

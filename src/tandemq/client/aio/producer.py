@@ -115,7 +115,9 @@ class Producer(AsyncClient[ProducerCore]):
             unique_key: that of an earlier attempt to send the same message; by default a new one.
             choice: see `send`.
         """
-        shell, core = self._running()
+        shell, core = self._shell, self._core
+        if shell is None or core is None or not shell.is_usable():
+            shell, core = self._running()
         select = selector(**choice) if choice else None
         if self._tracing is None:
             ticket = core.send(message, shell.now, select=select, unique_key=unique_key)
@@ -124,7 +126,8 @@ class Producer(AsyncClient[ProducerCore]):
                 [message], lambda some: [core.send(some[0], shell.now, select=select, unique_key=unique_key)]
             )
         ticket.guard(guarded_callback)
-        shell.wake()
+        if not shell.is_awake:
+            shell.wake()
         return ticket
 
     def begin_batch(
@@ -177,7 +180,9 @@ class Producer(AsyncClient[ProducerCore]):
             LocalError, RecordTooLarge: the message is invalid, the function that chooses the queue fails, or the
                 producer was started on another event loop; nothing was sent.
         """
-        shell, core = self._running()
+        shell, core = self._shell, self._core
+        if shell is None or core is None or not shell.is_usable():
+            shell, core = self._running()
         if shell.is_paused:
             await shell.writable()
             shell.check_open()
@@ -187,12 +192,16 @@ class Producer(AsyncClient[ProducerCore]):
         else:
             [ticket] = self.traced([message], lambda some: [core.send(some[0], shell.now, select=select)])
         if not ticket.done:
-            settled = shell.settled(ticket)
             if core.in_flight == 1:
                 shell.drive()  # no other one to be sent with it
             elif not shell.is_awake:
                 shell.wake()
-            await settled
+            if not ticket.done:
+                future = shell.settled(ticket)
+                try:
+                    await future
+                finally:
+                    shell.waiting.discard(future)
         return shell.outcome(ticket)
 
     def traced(self, messages: Sequence[Message], start: Callable[[Sequence[Message]], list[T]]) -> list[T]:

@@ -159,7 +159,9 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
         return None if source is None else source.ready_count + len(self._returned)
 
     def _take_next(self, *, for_handler: bool) -> ReceivedMessage | None:  # noqa: ARG002  # pop consumers need it
-        shell, core = self._running()
+        shell, core = self._shell, self._core
+        if shell is None or core is None or not shell.is_usable():
+            shell, core = self._running()
         if self._is_stopping:
             self._check_taking()
         delivery = self._next_returned(core) if self._returned else None
@@ -170,7 +172,7 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
                 delivery = self._next_delivery(shell, core)
             if delivery is None:
                 return None
-        self._last = message = ReceivedMessage(delivery, self)
+        self._last = message = ReceivedMessage(delivery.message, delivery.queue, delivery, self)
         return message
 
     def _next_delivery(self, shell: Shell, core: PushConsumerCore) -> Delivery | None:
@@ -225,9 +227,13 @@ class PushConsumer(MessageConsumer[PushConsumerCore, ReceivedMessage]):
 
     def ack(self, delivery: Delivery) -> Awaitable[None] | None:
         """See `ReceivedMessage.ack`; returns what to wait for."""
-        shell, core = self._running()
+        shell, core = self._shell, self._core
+        if shell is None or core is None or not shell.is_usable():
+            shell, core = self._running()
         if self._checked is not None and delivery.identity and not delivery.is_ended:
             return self._note_and_ack(self._checked, delivery)
+        if core.note_ack(delivery):
+            return None
         core.ack(delivery, shell.now)
         shell.wake()
         return None

@@ -356,7 +356,10 @@ class MessageConsumer(AsyncClient[Core], Generic[Core, M]):
             if self._taken >= YIELD_AFTER:
                 await self._yield_to_loop()
             try:
-                message = self._next()
+                if self._tracing is not None:
+                    message = self._next()
+                elif (message := self._take_next(for_handler=False)) is not None:
+                    self._taken += 1
             except ClosedError:
                 if self.is_over() or self.is_stopping:
                     return

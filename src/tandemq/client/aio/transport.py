@@ -22,7 +22,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 from random import Random, SystemRandom
+from threading import get_ident
 from typing import TypeVar, cast
+from weakref import WeakSet
 
 from tandemq.boundary import Closed, Event, LinkKind, Now, Opened, Turn
 from tandemq.client.consumer.offsets.local_store import FileOffsetStorage
@@ -49,6 +51,7 @@ TLS_CLOSE_S = 0.5
 NEXT_ADDRESS_S = 0.25
 """After this time without a connection to an address of a host, the next one is tried too (RFC 8305)."""
 _serial = itertools.count(1)
+_shells: "WeakSet[Shell]" = WeakSet()
 running_loop = asyncio._get_running_loop  # noqa: SLF001  # documented for frameworks: None without a loop
 _monotonic_ns, _time_ns = time.monotonic_ns, time.time_ns
 
@@ -105,6 +108,14 @@ def _reason(errors: list[Exception], host: str, *, is_tls: bool) -> str:
     return os.strerror(number).lower() if number else str(error)
 
 
+def _forked() -> None:
+    for shell in _shells:
+        shell.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class _Connection(asyncio.Protocol):
     """One connection; passes events to the shell."""
 
@@ -136,6 +147,11 @@ class _Connection(asyncio.Protocol):
         self._shell.resumed(self._link)
 
 
+def _end_wait(future: asyncio.Future[None], _ticket: object) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 class Shell:
     """Drives one client node on the running event loop, to which it belongs."""
 
@@ -149,6 +165,9 @@ class Shell:
         """The event loop that it belongs to."""
         self._create_future = self.loop.create_future
         self._process = os.getpid()
+        self._thread = get_ident()
+        self._is_running = self.loop.is_running
+        _shells.add(self)
         self._tls = ClientContext(config.tls) if config.tls is not None else None
         self.node = ClientNode(
             config, Random(SystemRandom().getrandbits(64)), self.now, FileOffsetStorage(config.client_id)
@@ -165,7 +184,8 @@ class Shell:
         """Whether the client is closed: by `close`, or by itself because it failed."""
         self._has_failed = False
         """Whether the last operation failed with a NetworkError: then `close` does not wait long."""
-        self._waiting: set[asyncio.Future[None]] = set()
+        self.waiting: set[asyncio.Future[None]] = set()
+        """Futures of `settled`."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         """When the timer is due, if there is one."""
@@ -202,22 +222,25 @@ class Shell:
         """
         if not ticket.done:
             self.wake()
-            await self.settled(ticket)
+            future = self.settled(ticket)
+            try:
+                await future
+            finally:
+                self.waiting.discard(future)
         return self.outcome(ticket)
 
     def settled(self, ticket: Ticket[T]) -> asyncio.Future[None]:
-        """Return a future that is done when the ticket is settled; the caller wakes the node."""
+        """Return a future that is done when the ticket is settled, for the caller, who wakes the node, and removes it
+        from `waiting` after that."""
         future: asyncio.Future[None] = self._create_future()
-        self._waiting.add(future)
-        ticket.then(partial(self._on_settled, future))
+        if ticket.waiter is None:
+            ticket.waiter = future
+        else:
+            ticket.then(partial(_end_wait, future))
+        self.waiting.add(future)
         if self.is_closed:
             self._release("the client is closed")
         return future
-
-    def _on_settled(self, future: asyncio.Future[None], _ticket: object) -> None:
-        self._waiting.discard(future)
-        if not future.done():
-            future.set_result(None)
 
     def outcome(self, ticket: Ticket[T]) -> T:
         """Return the result of a settled ticket.
@@ -225,7 +248,8 @@ class Shell:
         Raises:
             TandemError: the operation failed.
         """
-        self._has_failed = isinstance(ticket.error, NetworkError)
+        error = ticket.error
+        self._has_failed = error is not None and isinstance(error, NetworkError)
         return ticket.result()
 
     async def reach_name_server(self, timeout_ms: int, topic: str) -> None:
@@ -284,6 +308,15 @@ class Shell:
             raise ClosedError(str(self.failure or "the client is closed"))
         if running_loop() is not self.loop:
             self._check_loop()
+
+    def is_usable(self) -> bool:
+        """Return whether the client is open, and called on its event loop; as `check_open`, which costs a system call
+        in some versions of Python."""
+        return not self.is_closed and self._is_running() and get_ident() == self._thread
+
+    def forked(self) -> None:
+        """Belong to no thread: this is a copy in a process made by fork."""
+        self._thread = 0
 
     def _check_loop(self) -> None:
         if os.getpid() != self._process:
@@ -400,7 +433,7 @@ class Shell:
 
     def _release(self, reason: str) -> None:
         """End the waits for operations that have not ended: some of their requests may have been carried out."""
-        for future in list(self._waiting):
+        for future in list(self.waiting):
             if not future.done():
                 future.set_exception(OutcomeUnknown(reason, hint="the operation may have been carried out"))
 

@@ -29,11 +29,11 @@ class PoppedMessage(MessageView):
     """A popped message. End it by `ack` or `retry`; otherwise it comes back when its time is over, here or at another
     member."""
 
-    __slots__ = ("_consumer", "_delivery")
+    __slots__ = ("_consumer", "_delivery", "queue", "stored")
 
     def __init__(self, delivery: PopDelivery, consumer: PopHandler) -> None:
         """Made by the consumer."""
-        super().__init__(delivery.message, delivery.queue)
+        self.stored, self.queue = delivery.message, delivery.queue
         self._delivery = delivery
         self._consumer = consumer
 

@@ -172,7 +172,7 @@ class PullConsumerCore:
             reading, generation, message = self._ready.popleft()
             queue = reading.process_queue.queue
             if generation == reading.process_queue.generation and self._readings.get(queue) is reading:
-                reading.process_queue.ack(message.queue_offset)
+                reading.process_queue.note(message.queue_offset)
                 taken.append(PolledMessage(queue, message))
                 drained[reading] = None
         for reading in drained:

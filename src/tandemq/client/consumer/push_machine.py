@@ -54,6 +54,7 @@ PARKED_MAX_MS = 60_000
 RETURN_LEVEL = 1
 """Delay level of a message that was not handled before the consumer closed: a second, by default."""
 CLOSE_CHECK_MS = 10
+_ACTIVE = AssignmentState.ACTIVE
 
 
 class PushConsumerCore:
@@ -135,7 +136,10 @@ class PushConsumerCore:
         ready = self._ready
         while ready:
             delivery = ready.popleft()
-            if delivery.assigned is not None and not delivery.is_ours:
+            assigned = delivery.assigned
+            if assigned is not None and (
+                assigned.state is not _ACTIVE or assigned.process_queue.generation != delivery.generation
+            ):  # not ours any more
                 continue
             if self._filter is None:
                 if now is not None:
@@ -202,6 +206,22 @@ class PushConsumerCore:
             self.on_ready()
 
     # Ends of deliveries.
+
+    def note_ack(self, delivery: Delivery) -> bool:
+        """Acknowledge a message of which nothing but the committed offset depends; False, without effect, for another
+        one, and when its queue may be pulled then."""
+        if delivery.is_ended:
+            return True
+        assigned = delivery.assigned
+        if assigned is None or not assigned.puller.is_in_flight or self._is_orderly or self._filter is not None:
+            return False
+        if delivery.on_end is not None or delivery.traced is not None:
+            return False
+        delivery.is_ended = True
+        process_queue = assigned.process_queue
+        if assigned.state is _ACTIVE and process_queue.generation == delivery.generation:
+            process_queue.note(delivery.message.queue_offset)
+        return True
 
     def ack(self, delivery: Delivery, now: Now) -> None:
         """Acknowledge a message; has no effect a second time."""
@@ -363,7 +383,7 @@ class PushConsumerCore:
         if self.options.orderly:
             self._waiting.setdefault(assigned, deque()).extend(deliveries)
             self._deliver_next(assigned, now)
-        elif any(message.fault for message in messages):
+        elif [message for message in messages if message.fault]:
             for delivery in deliveries:
                 self._deliver(delivery, now)
         else:

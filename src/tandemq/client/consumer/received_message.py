@@ -4,6 +4,8 @@ from collections.abc import Awaitable
 from typing import Protocol
 from warnings import warn
 
+import msgspec
+
 from tandemq.client.consumer.delivery import Delivery
 from tandemq.model.message import Message, MessageQueue, SendResult, StoredMessage
 from tandemq.model.replies import create_reply
@@ -25,14 +27,11 @@ class AckHandler(Protocol):
 class MessageView:
     """Attributes of a delivered message, the same in the asyncio and the blocking client."""
 
-    __slots__ = ("queue", "stored")
-
-    def __init__(self, stored: StoredMessage, queue: MessageQueue) -> None:
-        """A stored message, and the queue it was read from."""
-        self.stored = stored
-        """The message as the broker stored it."""
-        self.queue = queue
-        """The queue it was read from."""
+    __slots__ = ()
+    stored: StoredMessage
+    """The message as the broker stored it."""
+    queue: MessageQueue
+    """The queue it was read from."""
 
     @property
     def topic(self) -> str:
@@ -102,17 +101,13 @@ class MessageView:
         )
 
 
-class ReceivedMessage(MessageView):
+class ReceivedMessage(MessageView, msgspec.Struct, eq=False):
     """A delivered message. End it by `ack` or `retry`; otherwise it is delivered again, here or at another member."""
 
-    __slots__ = ("_delivery", "_ender")
-
-    def __init__(self, delivery: Delivery, ender: AckHandler) -> None:
-        """Made by the consumer."""
-        self.stored = delivery.message
-        self.queue = delivery.queue
-        self._delivery = delivery
-        self._ender = ender
+    stored: StoredMessage
+    queue: MessageQueue
+    _delivery: Delivery
+    _ender: AckHandler
 
     async def ack(self) -> None:
         """Acknowledge the message: the next commit may include it. Returns at once, without a store of handled

@@ -10,7 +10,7 @@ reads `done`. Nothing here reads a clock: the time is passed in.
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +18,16 @@ from tandemq.boundary import Now
 from tandemq.errors import TandemError
 
 T = TypeVar("T")
+
+
+class Waiter(Protocol):
+    """A future that is done when a ticket is settled; it may be cancelled before."""
+
+    def done(self) -> bool:
+        """Return whether it is done or cancelled."""
+
+    def set_result(self, result: None, /) -> None:
+        """Wake what waits for it."""
 
 
 class Ticket(msgspec.Struct, Generic[T], eq=False, repr_omit_defaults=True):
@@ -28,13 +38,15 @@ class Ticket(msgspec.Struct, Generic[T], eq=False, repr_omit_defaults=True):
     _error: TandemError | None = None
     _then: tuple[Callable[["Ticket[T]"], None], ...] = ()
     _guard: Callable[[Callable[["Ticket[T]"], None]], Callable[["Ticket[T]"], None]] | None = None
+    waiter: Waiter | None = None
+    """A future of the shell for this ticket, if something waits for it."""
 
     def settle(self, value: T) -> None:
         """Settle the ticket with a value."""
         assert not self.done
         self._value = value
         self.done = True
-        if self._then:
+        if self.waiter is not None or self._then:
             self._call()
 
     def fail(self, error: TandemError) -> None:
@@ -42,10 +54,13 @@ class Ticket(msgspec.Struct, Generic[T], eq=False, repr_omit_defaults=True):
         assert not self.done
         self._error = error
         self.done = True
-        if self._then:
+        if self.waiter is not None or self._then:
             self._call()
 
     def _call(self) -> None:
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
         waiting, self._then = self._then, ()
         for action in waiting:
             action(self)

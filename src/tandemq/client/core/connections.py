@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 from heapq import heappop, heappush
+from typing import Protocol
 
 import msgspec
 
@@ -29,12 +30,13 @@ from tandemq.boundary import Closed, Connect, Event, LinkKind, Now, Opened, Turn
 from tandemq.client.core.calls import Timers
 from tandemq.client.core.settings import ClientConfig
 from tandemq.codec.remoting.frame import FrameDecoder, JsonRequest, encode_command, encode_request
-from tandemq.codec.remoting.header import decode_header
+from tandemq.codec.remoting.header import FORM_JSON, decode_header
 from tandemq.codec.remoting.signature import signed
-from tandemq.engine import json_frame
+from tandemq.engine import json_frame, plain_frame, stored_sends
 from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, ProtocolError, TandemError, WrongProtocol
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import FLAG_RESPONSE, Command
+from tandemq.model.message import Message
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +68,12 @@ class _PendingRequest(msgspec.Struct, eq=False):
     """A request that waits for its response."""
 
     on_answer: OnAnswer
-    bucket: "_DeadlineBucket"
+    bucket: "DeadlineBucket"
     closes: bool
     sent_ms: int
 
 
-class _DeadlineBucket:
+class DeadlineBucket:
     """Requests with the same rounded deadline."""
 
     __slots__ = ("pending_count", "requests")
@@ -81,6 +83,29 @@ class _DeadlineBucket:
         """Opaques, also of requests that were answered. A tuple for each would burden the garbage collector."""
         self.pending_count = 0
         """Number of them that wait for their response."""
+
+
+NO_BUCKET = DeadlineBucket()
+"""Bucket of requests that are not sent yet."""
+
+
+class PendingPlain(Protocol):
+    """An ordinary send that waits for its response."""
+
+    unique_key: str
+    frame: bytes
+    bucket: DeadlineBucket
+    sent_ms: int
+
+    @property
+    def closes(self) -> bool:
+        """As of other requests: False."""
+
+    def on_stored(self, queue_id: int, queue_offset: int, msg_id: str, now: Now) -> None:
+        """Handle the response to a stored message."""
+
+    def on_answer(self, answer: Answer, now: Now) -> None:
+        """Handle another response, or an error."""
 
 
 class _Peer:
@@ -98,6 +123,7 @@ class _Peer:
         "probe_ms",
         "queued",
         "read_ms",
+        "sends_plain",
         "state",
         "waiting",
         "wanted_ms",
@@ -108,7 +134,9 @@ class _Peer:
         self.state = _PeerState.IDLE
         self.link = 0
         self.decoder = FrameDecoder()
-        self.waiting: dict[int, _PendingRequest] = {}
+        self.waiting: dict[int, _PendingRequest | PendingPlain] = {}
+        self.sends_plain = False
+        """Whether ordinary sends may wait for their responses."""
         self.queued: list[tuple[int, bytes]] = []
         self.opened_ms = 0
         self.read_ms = -1
@@ -129,10 +157,15 @@ class RemotingClient:
         self._timers = timers
         self._by_address: dict[str, _Peer] = {}
         self._by_link: dict[int, _Peer] = {}
-        self._due: dict[int, _DeadlineBucket] = {}
+        self._due: dict[int, DeadlineBucket] = {}
         self._due_ms: list[int] = []
         """The keys of `_due`, as a heap."""
         self._opaque = 0
+        self._last_ms = -1
+        """Deadline of the last ordinary send; -1: find its bucket again."""
+        self._last_peer: _Peer | None = None
+        self._last_bucket = NO_BUCKET
+        self._last_opaques: list[int] = []
         self._link_count = 0
         self.down_count = 0
         """Number of addresses that are down, see `is_down`."""
@@ -223,6 +256,50 @@ class RemotingClient:
             peer.queued.append((opaque, frame))
         return opaque
 
+    @property
+    def signs(self) -> bool:
+        """Whether requests are signed."""
+        return self._config.credentials is not None
+
+    def send_plain(
+        self, address: str, head: bytes, message: Message, bytes_max: int, sent: PendingPlain, timeout_ms: int, now: Now
+    ) -> bool:
+        """Send an ordinary message without a signature, whose frame is kept in `sent`; False if there is no open
+        connection, or the message is not ordinary (`engine.new_messages`).
+
+        Args:
+            head: beginning of its header.
+            bytes_max: maximum size of its body.
+        """
+        peer = self._by_address.get(address)
+        if peer is None or peer.state is not _OPEN:
+            return False
+        mono_ms = now.mono_ms
+        opaque = self._opaque + 1 & 0x7FFFFFFF
+        frame = plain_frame(message, sent.unique_key, bytes_max, head, now.wall_ms, opaque)
+        if frame is None:
+            return False
+        self._opaque = opaque
+        peer.wanted_ms = mono_ms
+        peer.sends_plain = True
+        deadline_ms = mono_ms + (timeout_ms or self._config.request_timeout_ms)
+        if deadline_ms != self._last_ms or peer is not self._last_peer:
+            self._last_ms, self._last_peer = deadline_ms, peer
+            self._last_bucket = self._due_at(deadline_ms)
+            self._last_opaques = self._last_bucket.requests.setdefault(peer, [])
+        self._last_opaques.append(opaque)
+        bucket = sent.bucket = self._last_bucket
+        bucket.pending_count += 1
+        sent.sent_ms = mono_ms
+        sent.frame = frame
+        peer.waiting[opaque] = sent
+        queued = self._turn.sends.get(peer.link)
+        if queued is None:
+            self._turn.send(peer.link, frame)
+        else:
+            queued.append(frame)
+        return True
+
     def recall(self, address: str, opaque: int) -> bool:
         """Cancel a request that waits for its connection; its `on_answer` will not be called. False if it was sent."""
         peer = self._by_address.get(address)
@@ -233,11 +310,11 @@ class RemotingClient:
         waiting.bucket.pending_count -= 1
         return True
 
-    def _due_at(self, deadline_ms: int) -> _DeadlineBucket:
+    def _due_at(self, deadline_ms: int) -> DeadlineBucket:
         step = -(-deadline_ms // DEADLINE_STEP_MS) * DEADLINE_STEP_MS
         bucket = self._due.get(step)
         if bucket is None:
-            bucket = self._due[step] = _DeadlineBucket()
+            bucket = self._due[step] = DeadlineBucket()
             heappush(self._due_ms, step)
         return bucket
 
@@ -331,29 +408,54 @@ class RemotingClient:
                 return
         if peer.is_down:
             self._recovered(peer, now)
+        decoder = peer.decoder
         try:
-            for form, header, body in peer.decoder.feed(data):
-                command = decode_header(form, header, body)
-                if command.flag & FLAG_RESPONSE:
-                    waiting = peer.waiting.pop(command.opaque, None)
-                    if waiting is not None:
-                        self.response_count += 1
-                        waiting.bucket.pending_count -= 1
-                        waiting.on_answer(command, now)
-                    if command.code == ResponseCode.GO_AWAY and peer.link == link:
-                        peer.is_leaving = True
-                else:
-                    self._on_request(peer, command, now)
+            data = decoder.join(data)
+            position = self._take_stored(peer, data, 0, now) if peer.sends_plain else 0
+            while (frame := decoder.split(data, position)) is not None:
+                position = decoder.position
+                self._on_command(peer, link, decode_header(*frame), now)
+                if peer.sends_plain:
+                    position = self._take_stored(peer, data, position, now)
         except ProtocolError as error:
             if peer.link == link:
                 self._drop_malformed(peer, error, now)
             return
         if peer.link != link:
             return
-        if peer.decoder.error is not None:
-            self._drop_malformed(peer, peer.decoder.error, now)
+        if decoder.error is not None:
+            self._drop_malformed(peer, decoder.error, now)
         elif peer.is_leaving and not peer.waiting:
             self._close_idle(peer, "no request is in flight")
+
+    def _take_stored(self, peer: _Peer, data: bytes, position: int, now: Now) -> int:
+        """Handle the responses to ordinary sends from a position on; return where the first other frame begins."""
+        found, end = stored_sends(data, position, self._config.frame_bytes_max)
+        waiting = peer.waiting
+        for opaque, queue_id, queue_offset, msg_id, frame_end in found:
+            pending = waiting.pop(opaque, None)
+            if pending is not None:
+                self.response_count += 1
+                pending.bucket.pending_count -= 1
+                if isinstance(pending, _PendingRequest):
+                    header = data[position + 8 : frame_end]
+                    pending.on_answer(decode_header(FORM_JSON, header, b""), now)
+                else:
+                    pending.on_stored(queue_id, queue_offset, msg_id, now)
+            position = frame_end
+        return end
+
+    def _on_command(self, peer: _Peer, link: int, command: Command, now: Now) -> None:
+        if not command.flag & FLAG_RESPONSE:
+            self._on_request(peer, command, now)
+            return
+        waiting = peer.waiting.pop(command.opaque, None)
+        if waiting is not None:
+            self.response_count += 1
+            waiting.bucket.pending_count -= 1
+            waiting.on_answer(command, now)
+        if command.code == ResponseCode.GO_AWAY and peer.link == link:
+            peer.is_leaving = True
 
     def _drop_malformed(self, peer: _Peer, error: ProtocolError, now: Now) -> None:
         self.malformed_count += 1
@@ -383,14 +485,16 @@ class RemotingClient:
         """Return the earliest deadline of a request, milliseconds on the monotonic clock; None if none waits."""
         while self._due_ms and not self._due[self._due_ms[0]].pending_count:
             del self._due[heappop(self._due_ms)]
+            self._last_ms = -1
         return self._due_ms[0] if self._due_ms else None
 
     def expire(self, now: Now) -> None:
         """Fail the requests whose deadline has passed; close the connections of silent peers."""
         while self._due_ms and self._due_ms[0] <= now.mono_ms:
+            self._last_ms = -1
             self._expire(self._due.pop(heappop(self._due_ms)), now)
 
-    def _expire(self, bucket: _DeadlineBucket, now: Now) -> None:
+    def _expire(self, bucket: DeadlineBucket, now: Now) -> None:
         silent: dict[str, _Peer] = {}
         for peer, opaques in bucket.requests.items():
             for opaque in opaques:

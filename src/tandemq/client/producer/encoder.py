@@ -11,6 +11,7 @@ import msgspec
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.codec.record.record import BatchPart, decode_batch, deflate, encode_batch
 from tandemq.codec.remoting.frame import JsonRequest
+from tandemq.codec.remoting.header import FORM_JSON, decode_header
 from tandemq.codec.remoting.signature import ON_BEHALF_OF
 from tandemq.engine import SENT_PROPERTIES_MAX, batch_part, plain_properties, send_fields
 from tandemq.errors import InvalidMessage, LocalError, RecordTooLarge
@@ -111,14 +112,7 @@ class SendEncoder:
         """
         if queue.topic != request.topic:
             queue = MessageQueue(request.topic, queue.broker_name, queue.queue_id)
-        heads = self._heads
-        if request.is_batch or request.is_reply:
-            heads = self._batch_heads if request.is_batch else self._reply_heads
-        head = heads.get(queue)
-        if head is None:
-            if len(heads) >= _HEADS_MAX:
-                heads.clear()
-            head = heads[queue] = self._head(request, queue)
+        head = self._head_of(request, queue)
         fields = send_fields(head, request.sys_flag, wall_ms, request.flag, request.properties, request.reconsume_times)
         if request.max_reconsume_times is not None:
             fields += b',"l":"%d"' % request.max_reconsume_times
@@ -126,7 +120,22 @@ class SendEncoder:
             fields += b',"%b":%b' % (ON_BEHALF_OF.encode(), _encode_json(request.on_behalf_of))
         return JsonRequest(fields, request.body)
 
-    def _head(self, request: SendRequest, queue: MessageQueue) -> bytes:
+    def plain_head(self, queue: MessageQueue) -> bytes:
+        """Return the beginning of the headers of ordinary sends to a queue."""
+        return self._head_of(SendRequest(queue.topic, b"", "", 0, 0, ()), queue)
+
+    def _head_of(self, request: SendRequest, queue: MessageQueue) -> bytes:
+        heads = self._heads
+        if request.is_batch or request.is_reply:
+            heads = self._batch_heads if request.is_batch else self._reply_heads
+        head = heads.get(queue)
+        if head is None:
+            if len(heads) >= _HEADS_MAX:
+                heads.clear()
+            head = heads[queue] = self._make_head(request, queue)
+        return head
+
+    def _make_head(self, request: SendRequest, queue: MessageQueue) -> bytes:
         shared = {
             name: value
             for name, value in request.command(
@@ -135,6 +144,13 @@ class SendEncoder:
             if name in "abcdekmn"
         }
         return b'{"code":%d,"extFields":%b' % (request.code, _encode_json(shared)[:-1])
+
+
+def request_of_frame(frame: bytes, topic: str, unique_key: str) -> SendRequest:
+    """Return the send request of an ordinary message from its frame."""
+    header_end = 8 + int.from_bytes(frame[5:8])
+    fields = decode_header(FORM_JSON, frame[8:header_end], b"").fields
+    return SendRequest(topic, frame[header_end:], fields["i"], 0, int(fields["h"]), (unique_key,))
 
 
 def prepare(message: Message, unique_key: str, options: ProducerOptions) -> SendRequest:

@@ -81,17 +81,8 @@ class MQFaultStrategy:
             last_broker: the group of the attempt that has just failed; another group is preferred.
             is_late: the time of the message is over, so that it does not wait for members that failed recently.
         """
-        targets = publish_info.at_masters
-        if targets and not (
-            last_broker
-            or self._failures
-            or self._remoting.down_count
-            or self._latency.ends_ms > now.mono_ms
-            or publish_info.version != self._routes.version
-            or self._options.zone
-        ):  # all masters are ready
-            position = publish_info.position = publish_info.position + 1
-            return targets[position % len(targets)]
+        if not last_broker and (target := self.next_at_masters(publish_info, now)) is not None:
+            return target
         topic = publish_info.route.topic
         if publish_info.is_weighted or self._options.zone:
             ready = self._ready_groups(publish_info, last_broker, now)
@@ -104,6 +95,21 @@ class MQFaultStrategy:
                 self._attempted(found.address, topic, now)
                 return found
         return self._last_resort(publish_info, last_broker, now, is_late=is_late)
+
+    def next_at_masters(self, publish_info: TopicPublishInfo, now: Now) -> SendTarget | None:
+        """Return the next queue in turn, at its master, if all masters are ready; else None."""
+        targets = publish_info.at_masters
+        if (
+            not targets
+            or self._failures
+            or self._remoting.down_count
+            or self._latency.ends_ms > now.mono_ms
+            or publish_info.version != self._routes.version
+            or self._options.zone
+        ):
+            return None
+        position = publish_info.position = publish_info.position + 1
+        return targets[position % len(targets)]
 
     def _next(self, publish_info: TopicPublishInfo, last_broker: str, now: Now) -> SendTarget | None:
         """Return the next queue in turn whose group is ready."""

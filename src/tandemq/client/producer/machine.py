@@ -33,8 +33,17 @@ from tandemq.client.core.connections import Answer, RemotingClient
 from tandemq.client.core.operations import OperationRunner, Steps, refusal, void, wait
 from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.client.core.settings import ProducerOptions
-from tandemq.client.producer.encoder import SendEncoder, SendRequest, part_of, plain_bytes_max, prepare, prepare_batches
+from tandemq.client.producer.encoder import (
+    SendEncoder,
+    SendRequest,
+    part_of,
+    plain_bytes_max,
+    prepare,
+    prepare_batches,
+    request_of_frame,
+)
 from tandemq.client.producer.fault_strategy import MQFaultStrategy
+from tandemq.client.producer.plain_send import PlainSend
 from tandemq.client.producer.produce_accumulator import GatheredMessage, ProduceAccumulator, may_gather
 from tandemq.client.producer.publish_info import Select, SendTarget, TopicPublishInfo, TopicPublishTable
 from tandemq.client.producer.recall import recall
@@ -48,6 +57,7 @@ from tandemq.model.group import ProducerData
 from tandemq.model.java_hash import java_hash
 from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus
 
+_SEND_OK = SendStatus.SEND_OK
 PARKED_MAX = 100_000
 """Maximum number of messages per topic that wait for its route."""
 WAIT_MS = 100
@@ -150,6 +160,7 @@ class ProducerCore:
         self._wait_timer: Timer | None = None
         self._parked: dict[str, list[_Sending]] = {}
         self._is_closed = False
+        self._sends_plain = not remoting.signs
         self._accumulator = (
             ProduceAccumulator(options, self._topics, runner, timers, self._start) if options.linger_ms else None
         )
@@ -182,10 +193,16 @@ class ProducerCore:
         if accumulator is not None and not self._is_closed:
             part = batch_part(message, key, self._plain_bytes_max)
             if part is not None:
-                leave = self._enter().leave
+                cohort = self._cohort
+                cohort.count += 1
+                self.in_flight += 1
                 topic, wait_store_ok = message.topic, message.wait_store_ok
-                gathered = GatheredMessage(False, None, None, (), None, topic, wait_store_ok, part, key, leave)
+                gathered = GatheredMessage(
+                    False, None, None, (), None, None, topic, wait_store_ok, part, key, cohort.leave
+                )
                 return accumulator.add(gathered, select, now)
+        elif select is None and (plain := self._send_plain(message, key, now)) is not None:
+            return plain
         request = prepare(message, key, self.options)
         if accumulator is None or not may_gather(message):
             return self.send_prepared(request, now, select=select)
@@ -331,6 +348,61 @@ class ProducerCore:
         """Forget the failures of a broker that is reachable or active again."""
         self._strategy.clear_failures(address)
         self._retry_waiting_soon()
+
+    # Ordinary messages.
+
+    def _send_plain(self, message: Message, key: str, now: Now) -> PlainSend | None:
+        """Send an ordinary message at once; None: it goes the general way."""
+        if not self._sends_plain or self.tracer is not None or self._is_closed:
+            return None
+        if type(message) is not Message or type(message.topic) is not str or type(message.body) is not bytes:
+            return None
+        if len(message.body) > self._plain_bytes_max:
+            return None
+        publish_info = self._topics.get(message.topic)
+        if publish_info is None or (target := self._strategy.next_at_masters(publish_info, now)) is None:
+            return None
+        head = target.head
+        if not head:
+            head = target.head = self._encoder.plain_head(target.queue)
+        cohort = self._cohort
+        sent = PlainSend(sender=self, cohort=cohort, unique_key=key, target=target)
+        if not self._remoting.send_plain(
+            target.address, head, message, self._plain_bytes_max, sent, self._timeout_ms, now
+        ):
+            publish_info.position -= 1
+            return None
+        cohort.count += 1
+        self.in_flight += 1
+        return sent
+
+    def plain_stored(self, sent: PlainSend, queue_id: int, queue_offset: int, msg_id: str, now: Now) -> None:
+        """See `PlainSender`."""
+        target = sent.target
+        queue = target.queue
+        if queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+        sent.frame = b""
+        if self._strategy.record_success(target.address, queue.topic, now.mono_ms - sent.sent_ms, now):
+            self._retry_waiting_soon()
+        cohort = sent.cohort
+        if cohort.is_complete:
+            self._leave(cohort)
+        else:
+            cohort.count -= 1
+            self.in_flight -= 1
+        sent.settle(SendResult(_SEND_OK, sent.unique_key, msg_id, queue, queue_offset))
+
+    def plain_answered(self, sent: PlainSend, answer: Answer, now: Now) -> None:
+        """See `PlainSender`."""
+        target = sent.target
+        frame, sent.frame = sent.frame, b""
+        sending = _Sending(request_of_frame(frame, target.queue.topic, sent.unique_key), sent, None)
+        sending.cohort = sent.cohort
+        sending.last_broker = target.queue.broker_name
+        sending.attempts_left = max(0, self._retries)
+        sending.give_up_ms = sent.sent_ms + (self._retry_ms if self._retries > 0 else 0)
+        self._on_answer(sending, target, sent.sent_ms, answer, now)
 
     # Start, and the wait for a route.
 

@@ -17,11 +17,13 @@ Select = Callable[[list[MessageQueue]], MessageQueue]
 """Chooses one of a topic's queues, which are sorted. A LocalError that it raises is that of the send."""
 
 
-class SendTarget(msgspec.Struct, frozen=True, gc=False):
+class SendTarget(msgspec.Struct, gc=False):
     """Where a message goes: a queue, and the address of the member that stores it."""
 
     queue: MessageQueue
     address: str
+    head: bytes = b""
+    """Beginning of the headers of ordinary sends to it; b"" before the first one."""
 
 
 class TopicPublishInfo:

@@ -13,6 +13,7 @@
     timers.py        records of timed messages
     moves.py         records stored again in other queues
     new_messages.py  messages of our client's producers
+    responses.py     responses to them
 
 The compiled engine has the same parts in files of the same name, `.pxi`.
 """
@@ -29,6 +30,7 @@ from tandemq.engine.python.new_messages import (
     batch_part,
     is_sent_topic,
     json_frame,
+    plain_frame,
     plain_properties,
     send_fields,
     unique_key,
@@ -48,6 +50,7 @@ from tandemq.engine.python.records import (
     stage_records,
     verify_records,
 )
+from tandemq.engine.python.responses import StoredSend, stored_sends
 from tandemq.engine.python.send_engine import (
     CHECKED_BYTES_MAX,
     TIMED_BYTES_MAX,
@@ -96,6 +99,7 @@ __all__ = [
     "SigningUser",
     "StagedRecords",
     "StoredMessages",
+    "StoredSend",
     "TakenSends",
     "TimedSend",
     "TimerRow",
@@ -114,6 +118,7 @@ __all__ = [
     "link_keys",
     "move_records",
     "parse_records",
+    "plain_frame",
     "plain_properties",
     "property_spans",
     "record_entries",
@@ -122,6 +127,7 @@ __all__ = [
     "send_fields",
     "stage_records",
     "stored_messages",
+    "stored_sends",
     "timer_heads",
     "unique_key",
     "verify_records",

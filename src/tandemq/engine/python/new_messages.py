@@ -82,6 +82,16 @@ def json_frame(fields: bytes, opaque: int, body: bytes, *, oneway: bool = False)
     return encode_request(JsonRequest(fields, body), opaque, oneway=oneway)
 
 
+def plain_frame(
+    message: Message, unique_key: str, body_bytes_max: int, head: bytes, wall_ms: int, opaque: int
+) -> bytes | None:
+    """Return the frame that sends an ordinary message; None for another one. Arguments as of the functions above."""
+    properties = plain_properties(message, unique_key, body_bytes_max)
+    if properties is None:
+        return None
+    return json_frame(send_fields(head, 0, wall_ms, message.flag, properties, 0), opaque, message.body)
+
+
 def _encoded(message: Message, key: str, body_bytes_max: int) -> bytes | None:
     if type(message) is not Message or not _has_usual_fields(message, body_bytes_max):
         return None

@@ -123,7 +123,7 @@ async def test_single_send_leaves_at_once_and_others_share_a_write(
         await first
         await asyncio.gather(*[producer.send(Message("T", b"counted %d" % number)) for number in range(10)])
         assert writes == [1, 1, 9]
-        assert not shell._waiting
+        assert not shell.waiting
 
 
 async def test_cancelled_send_is_forgotten_when_the_response_arrives(tandemq_broker: LocalCluster) -> None:
@@ -137,7 +137,7 @@ async def test_cancelled_send_is_forgotten_when_the_response_arrives(tandemq_bro
         assert {result.status for result in results} == {SendStatus.SEND_OK}
         shell = producer._shell
         assert shell is not None
-        assert not shell._waiting
+        assert not shell.waiting
 
 
 async def test_repeated_receive_of_an_idle_consumer_leaves_no_waiter(tandemq_broker: LocalCluster) -> None:

@@ -41,7 +41,7 @@ class Ready:
 
 def consumer_of(ready: Ready) -> Any:
     consumer: Any = PushConsumer("127.0.0.1:9876", group="g")
-    consumer._shell = SimpleNamespace(is_closed=False, failure=None, loop=asyncio.get_running_loop())
+    consumer._shell = SimpleNamespace(is_closed=False, failure=None, is_usable=lambda: True)
     consumer._core = ready
     return consumer
 

@@ -65,3 +65,33 @@ def test_reset_drops_messages_and_starts_a_new_generation() -> None:
     process_queue.reset(7)
     assert (process_queue.committable, process_queue.next_offset, process_queue.count) == (7, 7, 0)
     assert process_queue.generation != before
+
+
+@given(st.lists(st.tuples(st.integers(0, 199), st.booleans()), max_size=300))
+def test_noted_acknowledgements_have_the_same_effect_as_others(acks: list[tuple[int, bool]]) -> None:
+    one, other = (ProcessQueue(QUEUE, 150, 1 << 20) for _ in range(2))
+    for process_queue in (one, other):
+        process_queue.add([replace(MESSAGE, queue_offset=offset) for offset in range(200)])
+        process_queue.next_offset = 200
+    for offset, is_asked in acks:
+        one.ack(offset)
+        other.note(offset)
+        if is_asked:
+            assert state_of(other) == state_of(one)
+    assert other.has_room == one.has_room
+    assert state_of(other) == state_of(one)
+
+
+def test_noted_acknowledgement_is_void_after_a_reset() -> None:
+    process_queue = ProcessQueue(QUEUE, 150, 1 << 20)
+    process_queue.add([MESSAGE])
+    process_queue.note(MESSAGE.queue_offset)
+    process_queue.reset(MESSAGE.queue_offset)
+    process_queue.add([MESSAGE])
+    assert process_queue.committable == MESSAGE.queue_offset
+    assert process_queue.count == 1
+
+
+def state_of(process_queue: ProcessQueue) -> tuple[int, list[int], int, int]:
+    overtaken = [message.queue_offset for message in process_queue.overtaken()]
+    return process_queue.committable, overtaken, process_queue.count, process_queue.bytes_left

@@ -68,6 +68,46 @@ def test_message_is_retried_on_another_broker_with_the_same_unique_key() -> None
     assert len(keys_at_a & {ticket.result().unique_key for ticket in tickets}) == 2
 
 
+def test_retried_message_has_the_content_of_the_first_attempt() -> None:
+    world = two_brokers()
+    producer = producer_in(world)
+    first = [producer.send(Message("T", b"x"), world.now) for _ in range(4)]
+    world.until(lambda: all(ticket.done for ticket in first))
+    a, b = (world.groups[name].members[0] for name in "ab")
+    a.handlers[RequestCode.SEND_MESSAGE_V2] = lambda command: command.answer(ResponseCode.SYSTEM_ERROR)
+    b.requests.clear()
+    message = Message("T", b"\0y", tags="paid", keys=["k", "支付"], properties={'n"': "v\t"}, flag=-7)
+    tickets = [producer.send(message, world.now) for _ in range(4)]
+    message.body, message.tags, message.flag = b"changed after it was sent", "late", 1
+    world.until(lambda: all(ticket.done for ticket in tickets))
+    refused = {c.fields["i"]: c for c in a.of(RequestCode.SEND_MESSAGE_V2)[-2:]}
+    stored = {c.fields["i"]: c for c in b.of(RequestCode.SEND_MESSAGE_V2)}
+    assert len(stored) == 4
+    for properties, command in refused.items():
+        again = stored[properties]
+        assert (command.body, command.fields["h"], command.fields["f"]) == (b"\0y", "-7", "0")
+        assert (again.body, again.fields["h"], again.fields["f"]) == (b"\0y", "-7", "0")
+        names = decode_properties(properties)
+        assert (names["TAGS"], names["KEYS"], names['n"']) == ("paid", "k 支付", "v\t")
+
+
+def test_single_sends_and_batches_of_one_turn_get_their_own_results() -> None:
+    world = World()
+    world.broker("a")
+    world.topic("T", 1)
+    producer = producer_in(world)
+    first = producer.send(Message("T", b"x"), world.now)
+    world.until(lambda: first.done)
+    singles, batches = [], []
+    for _ in range(3):
+        singles.append(producer.send(Message("T", b"x"), world.now))
+        batches += producer.send_batch([Message("T", b"y")], world.now)
+    world.until(lambda: all(ticket.done for ticket in singles) and all(ticket.done for ticket in batches))
+    assert [ticket.result().queue_offset for ticket in singles] == [1, 3, 5]
+    assert [[one.queue_offset for one in ticket.result()] for ticket in batches] == [[2], [4], [6]]
+    assert producer.in_flight == 0
+
+
 @spec("G02")
 def test_silent_broker_never_makes_a_send_succeed() -> None:
     world = World()
