@@ -50,6 +50,7 @@ from tandemq.engine.python.records import (
 )
 from tandemq.engine.python.send_engine import (
     CHECKED_BYTES_MAX,
+    LARGE_BODY_BYTES,
     TIMED_BYTES_MAX,
     WAITS_UNCHANGED,
     Ack,
@@ -68,6 +69,7 @@ __all__ = [
     "CHECKED_BYTES_MAX",
     "KEY_ROW",
     "KEY_ROW_BYTES",
+    "LARGE_BODY_BYTES",
     "NAME",
     "SENT_PROPERTIES_MAX",
     "TIMED_BYTES_MAX",
