@@ -67,7 +67,7 @@ def test_bytes_of_large_and_small_reads_are_those_that_were_sent() -> None:
     data = Random(1).randbytes(3 << 20)
     with socket.create_connection(("127.0.0.1", port)) as sock:
         node = _Counter(loop, len(data) + 5)
-        sender = Thread(target=lambda: (sock.sendall(data), sock.sendall(b"small")))
+        sender = Thread(target=sock.sendall, args=(data + b"small",))
         sender.start()
         loop.run(node)
         sender.join()
