@@ -163,6 +163,19 @@ def test_large_frame_is_given_in_the_parts_in_which_it_arrived(size: int) -> Non
     assert partial.total == 0
 
 
+def test_block_that_a_partial_frame_keeps_in_memory_is_counted_as_a_whole() -> None:
+    whole, large = encode_command(Command(10, 1, body=bytes(9_000))), encode_command(Command(10, 1, body=bytes(90_000)))
+    partial = PartialFrames()
+    decoder = FrameDecoder(1 << 20, partial, 7)
+    decoder.feed(whole + large[:20_000])
+    assert partial.total == len(whole) + 20_000
+    assert decoder.large(large[20_000:30_000]) is None
+    decoder.feed(large[20_000:30_000])
+    assert partial.total == len(whole) + 30_000
+    decoder.feed(large[30_000:] + large[:500])
+    assert partial.total == 500, "of a block with a small part a copy is kept"
+
+
 def test_frame_that_nobody_takes_in_parts_is_joined() -> None:
     frame = encode_command(Command(10, 1, body=bytes(40_000)))
     decoder = FrameDecoder()

@@ -40,12 +40,12 @@ class FrameDecoder:
 
     Buffers at most one partial frame (`frame_bytes_max`), as the pieces in which it arrived. Small pieces are merged:
     otherwise a frame that arrives byte by byte would take 40 times its size. The size of the partial frame is reported
-    to `partial_frames`, if given, under the id of the connection: a part of received bytes may keep twice its size.
+    to `partial_frames`, if given, under the id of the connection, with the memory that its first piece keeps besides.
     """
 
     __slots__ = (
-        "_buffered", "_frame_bytes_max", "_link", "_merged", "_needed", "_partial_frames", "_pieces", "error",
-        "position",
+        "_buffered", "_frame_bytes_max", "_link", "_merged", "_needed", "_partial_frames", "_pieces", "_unused",
+        "error", "position",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +59,8 @@ class FrameDecoder:
         """Number of leading pieces that need no merging."""
         self._buffered = 0
         self._needed = 8
+        self._unused = 0
+        """Bytes that the first piece keeps in memory and that are not of the frame."""
         self._frame_bytes_max = frame_bytes_max
         self.error: FrameError | None = None
         self.position = 0
@@ -88,7 +90,7 @@ class FrameDecoder:
                 if len(self._pieces) - self._merged >= MERGED_PIECES:
                     self._merge()
                 if self._partial_frames is not None:
-                    self._partial_frames.keep(self._link, self._buffered)
+                    self._partial_frames.keep(self._link, self._buffered + self._unused)
                 return b""
             data = b"".join(self._pieces)
             self._pieces.clear()
@@ -145,10 +147,14 @@ class FrameDecoder:
     def _keep(self, data: bytes, position: int, end: int) -> None:
         self._buffered = end - position
         self._needed = 8
-        is_most = 2 * (end - position) >= len(data)
-        self._pieces.append(data if not position else memoryview(data)[position:] if is_most else data[position:])
+        self._unused = 0
+        if position <= self._buffered:  # a view keeps all of the data in memory: it has to be of half of them at least
+            self._unused = position
+            self._pieces.append(memoryview(data)[position:] if position else data)
+        else:
+            self._pieces.append(data[position:])
         if self._partial_frames is not None:
-            self._partial_frames.keep(self._link, self._buffered)
+            self._partial_frames.keep(self._link, self._buffered + self._unused)
         if self._buffered >= 8:
             self._needed = 4 + int.from_bytes(data[position : position + 4], "big")
 
