@@ -4,6 +4,7 @@
     python -m bench.inside batch slave         some
     python -m bench.inside --profile batch     with a profile
     python -m bench.inside --varied --form v1 --queues 1024 16x32
+    python -m bench.inside --body 1048576 4x8
 
 Other load on the machine disturbs CPU time little, and rates much. The first quarter of a run is not counted.
 """
@@ -39,14 +40,16 @@ from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.real.disk import RealDisk
-from tandemq.real.loop import LOG_RECEIVE_BYTES
+from tandemq.real.loop import LOG_RECEIVE_BYTES, RECEIVE_BYTES
 
 _MEMORY = Path("/dev/shm")
 _LOG_BYTES = 128 << 20
 _TURNS = 400
 _PULLED = 32
-_SENDS = {"batch": (4, 8, 32), "16x32": (16, 32, 1), "1x32": (1, 32, 1), "64x1": (64, 1, 1)}
+_SENDS = {"batch": (4, 8, 32), "16x32": (16, 32, 1), "1x32": (1, 32, 1), "64x1": (64, 1, 1), "4x8": (4, 8, 1)}
 """Connections, requests of each in a turn, messages of each request; 128 B."""
+_SENT_BYTES = 1 << 30
+"""Bodies that a cell sends at most."""
 _QUEUES = 8
 _SHAPE = SendShape("bench", queue_count=_QUEUES)
 _KIB = replace(_SHAPE, body_bytes=1024)
@@ -112,13 +115,20 @@ def _sends(
         broker.turn([(_CREATOR, _signed(create, _ADMIN))])
     if signatures == "checked":
         _let_send(broker, shape.topic)
-    sources = [SendFrames(shape, identity=link, wall_ms=broker.now.wall_ms, frames=1000) for link in range(links)]
+    turns = min(turns, _SENT_BYTES // (links * window * batch * shape.body_bytes))
+    frames = min(1000, max(window, _SENT_BYTES // (16 * links * shape.body_bytes)))
+    sources = [SendFrames(shape, identity=link, wall_ms=broker.now.wall_ms, frames=frames) for link in range(links)]
     for link in range(links):
         broker.open(link + 1, LinkKind.REMOTING)
     for _ in range(turns):
         received = [(link + 1, bytes(source.take(window, broker.now.wall_ms))) for link, source in enumerate(sources)]
         if signatures:
             received = [(link, signed_frames(data, _USER)) for link, data in received]
+        received = [
+            (link, data[at : at + RECEIVE_BYTES])
+            for link, data in received
+            for at in range(0, len(data), RECEIVE_BYTES)
+        ]
         yield links * window * batch, lambda received=received: broker.turn(received)  # type: ignore[misc]
 
 
@@ -199,6 +209,7 @@ def main() -> None:
     parser.add_argument("cells", nargs="*", metavar="CELL", help=", ".join(CELLS))
     parser.add_argument("--profile", action="store_true", help="print the dearest functions as well")
     parser.add_argument("--varied", action="store_true", help="messages as applications send them, not of 128 B")
+    parser.add_argument("--body", type=int, default=_SHAPE.body_bytes, help="bytes")
     parser.add_argument("--signatures", choices=("unread", "checked"), default="", help="sends of a user; compare both")
     parser.add_argument("--form", choices=FORMS, default="json", help="of the header and the request code")
     parser.add_argument("--queues", type=int, default=_QUEUES)
@@ -206,7 +217,13 @@ def main() -> None:
     parser.add_argument("--delay-s", type=int, default=0, help="seconds, as timed messages")
     args = parser.parse_args()
     shape = replace(
-        _SHAPE, varied=args.varied, form=args.form, queue_count=args.queues, delay=args.delay, delay_s=args.delay_s
+        _SHAPE,
+        body_bytes=args.body,
+        varied=args.varied,
+        form=args.form,
+        queue_count=args.queues,
+        delay=args.delay,
+        delay_s=args.delay_s,
     )
     logging.disable(logging.CRITICAL)
     unknown = [name for name in args.cells if name not in CELLS]

@@ -72,6 +72,7 @@ def break_calls(directory: Path) -> None:
     os.fdatasync = device.failing(os.fdatasync, "eio", errno.EIO)
     os.fsync = device.failing(os.fsync, "eio", errno.EIO)
     os.pwrite = device.failing(os.pwrite, "enospc", errno.ENOSPC)
+    os.pwritev = device.failing(os.pwritev, "enospc", errno.ENOSPC)
     os.write = device.failing(os.write, "enospc", errno.ENOSPC)
     os.pread = device.failing(os.pread, "eread", errno.EIO)
     FileSyncs.take_done = device.failing_syncs(FileSyncs.take_done)  # type: ignore[method-assign, assignment]

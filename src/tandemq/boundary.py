@@ -27,6 +27,18 @@ READS_AT_ONCE = 4
 """Number of reads of the device for clients in progress at a time."""
 
 
+def split_buffers(parts: Sequence[Buffer], count: int) -> tuple[list[Buffer], list[Buffer]]:
+    """Split buffers that stand for one another's continuation behind their first `count` bytes, without a copy."""
+    for at, part in enumerate(parts):
+        if count < len(part):
+            if not count:
+                return list(parts[:at]), list(parts[at:])
+            view = memoryview(part)
+            return [*parts[:at], view[:count]], [view[count:], *parts[at + 1 :]]
+        count -= len(part)
+    return list(parts), []
+
+
 class Now(msgspec.Struct, eq=False, gc=False):
     """One moment on both clocks, milliseconds. Mutable, so that a shell may reuse one object."""
 
@@ -49,6 +61,9 @@ class File(Protocol):
             DiskFull: no space; some of the bytes may have been written.
             DiskFailed: the device failed.
         """
+
+    def pwritev(self, parts: Sequence[Buffer], position: int) -> None:
+        """Write all bytes of several buffers, one behind the other, at a position; otherwise as `pwrite`."""
 
     def pread(self, size: int, position: int) -> bytes:
         """Return up to `size` bytes from a position; fewer at the end of the file.

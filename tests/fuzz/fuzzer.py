@@ -8,6 +8,7 @@ response.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from random import Random
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,7 @@ from tandemq.broker.kernel.connection import pack_host
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import parse_record, record_fault, unpack_head
 from tandemq.codec.remoting.signature import is_signed
-from tandemq.engine import KEY_ROW, RecordChanges, python
+from tandemq.engine import KEY_ROW, LARGE_BODY_BYTES, RecordChanges, python
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.access import Credentials
 from tandemq.model.message import decode_properties
@@ -48,6 +49,8 @@ HALVES = 60
 RECORD_SHARE = 50
 """Frames for each mutated piece of a log."""
 BODY_BYTES_MAX = 8192
+LARGE_FRAMES = 20
+"""Sends with a large body per round."""
 USER = Credentials("alice", "alice-key")
 DELAYS_MS = tuple(1000 * level for level in range(1, 19))
 HOSTS = tuple(pack_host(text) for text in ("10.0.0.1:5", "[fe80::1]:6"))
@@ -93,6 +96,8 @@ class Counts:
     ends: int = 0
     """Ends of transactions."""
     compared: int = 0
+    large: int = 0
+    """Sends with a large body that were taken."""
     pieces: int = 0
     """Pieces of a log."""
     timed: int = 0
@@ -135,7 +140,7 @@ class Fuzzer:
             trace_on=random.choice(("true", "false")),
             common_pairs=random.choice((b"CLUSTER\x01c\x02", b"CLUSTER\x01c\x02MSG_REGION\x01r\x02")),
             frame_bytes_max=400 if is_limited else 256 * 1024,
-            body_bytes_max=100 if is_limited else BODY_BYTES_MAX,
+            body_bytes_max=100 if is_limited else 4 * LARGE_BODY_BYTES,
             delays_ms=DELAYS_MS[:2] if is_limited else DELAYS_MS,
             broker_name=random.choice(("broker-a", "b é")),
             timer_precision_ms=random.choice((1000, 100, 0)),
@@ -159,6 +164,8 @@ class Fuzzer:
                     raise Different(f"take returned {end} of {len(frame)} bytes: {frame!r}")
         self.counts.frames += ROUND
         self.counts.taken += taken
+        if not is_limited:
+            self._feed_large(engine)
         self._feed_acks()
         self._feed_clients()
         self._check_flush(engine, table, log_end)
@@ -185,6 +192,19 @@ class Fuzzer:
 
         known = {number: (_half_at(number), "T", len(raw)) for number, raw in self._halves.items()}
         engine.know_transactions(known, {}, read)
+
+    def _feed_large(self, engine: Any) -> None:
+        """Feed mutated sends with a large body, in parts that end anywhere."""
+        random = self._random
+        for _ in range(LARGE_FRAMES):
+            frame = mutation(random.choice(self._corpus), random.choice(self._corpus), random.getrandbits(96))
+            if len(frame) < 8 or (len(frame) - 4).to_bytes(4) != frame[:4]:
+                continue
+            frame += random.randbytes(random.choice((LARGE_BODY_BYTES - 50, LARGE_BODY_BYTES, 3 * LARGE_BODY_BYTES)))
+            frame = (len(frame) - 4).to_bytes(4) + frame[4:]
+            cuts = sorted(random.choices(range(len(frame) + 1), k=3))
+            parts = [frame[first:last] for first, last in pairwise((0, *cuts, len(frame)))]
+            self.counts.large += engine.take_large(len(frame) & 3, HOSTS[len(frame) & 1], parts)
 
     def _feed_acks(self) -> None:
         """Feed mutated acknowledgements of popped messages, and check that responses and offsets agree in number."""
@@ -262,16 +282,17 @@ class Fuzzer:
         self.counts.ends += len(sends.ends)
         if self.counts.frames // ROUND % CHECKED:
             return
-        end, count = accepted(sends.data, log_end)
-        if end != len(sends.data) or not sends.messages <= count <= sends.messages + len(sends.ends):  # rollbacks
-            raise Different(f"the engine's records are not valid: {sends.data!r}")
+        data = b"".join(sends.records)
+        end, count = accepted(data, log_end)
+        if end != len(data) or not sends.messages <= count <= sends.messages + len(sends.ends):  # rollbacks
+            raise Different(f"the engine's records are not valid: {data!r}")
         found: dict[tuple[str, int], bytes] = {}
         keys: list[bytes] = []
         at = 0
-        for entry in python.record_entries(sends.data):
+        for entry in python.record_entries(data):
             key = entry.topic.decode(), entry.queue_id
             code = entry.entry
-            record = parse_record(sends.data, at, len(sends.data))
+            record = parse_record(data, at, len(data))
             assert not isinstance(record, str)
             if key[0] == SCHEDULE_TOPIC:
                 delay = dict(enumerate(DELAYS_MS))[entry.queue_id]
@@ -280,11 +301,11 @@ class Fuzzer:
             keys.append(python.key_rows(key[0], record.properties, record.log_offset, BORN_MS))
             at += record.size
         if b"".join(keys) != sends.keys:
-            raise Different(f"keys {sends.keys!r} of {sends.data!r}")
+            raise Different(f"keys {sends.keys!r} of {data!r}")
         for name, target in table.items():
             for queue_id, queue in target.queues.items():
                 if queue.tail(0, queue.next_offset) != found.get((name, queue_id), b""):
-                    raise Different(f"entries of {name} {queue_id} for {sends.data!r}")
+                    raise Different(f"entries of {name} {queue_id} for {data!r}")
         if sum(ack[4] for ack in sends.acks) != sends.messages + len(sends.ends):
             raise Different(f"acknowledgements {sends.acks!r}")
 

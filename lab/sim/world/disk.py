@@ -17,7 +17,7 @@ Does not know: permissions, links, more than one process at a time.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -119,6 +119,10 @@ class SimFile:
         stored = self._disk.store(self._content, raw, position)
         if stored < len(raw):
             raise DiskFull(f"{self.path}: no space left on the device", hint="free space; nothing is lost")
+
+    def pwritev(self, parts: Sequence[Buffer], position: int) -> None:
+        """See `boundary.File`: one write, as far as faults and power losses go."""
+        self.pwrite(b"".join(parts), position)
 
     def pread(self, size: int, position: int) -> bytes:
         """See `boundary.File`."""

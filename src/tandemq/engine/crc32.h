@@ -23,6 +23,7 @@
 #endif
 
 static uint32_t crc32_table[8][256];
+static uint32_t crc32_power[64];
 static int crc32_is_fast;
 
 /* All functions below take and return the register, whose complement is the checksum. */
@@ -119,6 +120,18 @@ static int crc32_has_fast(void)
 }
 #endif
 
+/* The product of two polynomials modulo that of the CRC; the highest bit is the coefficient of x^0. */
+static uint32_t crc32_times(uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+    for (; a; a <<= 1) {
+        if (a & 0x80000000u)
+            product ^= b;
+        b = b >> 1 ^ (b & 1 ? 0xEDB88320u : 0);
+    }
+    return product;
+}
+
 /* Fill the tables, and choose; a fast kind that computes something else than the tables is not used. */
 static void crc32_start(void)
 {
@@ -134,6 +147,9 @@ static void crc32_start(void)
             uint32_t before = crc32_table[table - 1][byte];
             crc32_table[table][byte] = before >> 8 ^ crc32_table[0][before & 255];
         }
+    crc32_power[0] = 0x00800000u; /* x^8: a step of one byte; each other is the square of the one before */
+    for (int bit = 1; bit < 64; bit++)
+        crc32_power[bit] = crc32_times(crc32_power[bit - 1], crc32_power[bit - 1]);
     for (size_t at = 0; at < sizeof sample; at++)
         sample[at] = (unsigned char)(at * 37 + 11);
     crc32_is_fast = crc32_has_fast();
@@ -141,11 +157,26 @@ static void crc32_start(void)
         crc32_is_fast = crc32_fast(0xFFFFFFFFu, sample, size) == crc32_by_table(0xFFFFFFFFu, sample, size);
 }
 
-static inline uint32_t crc32_of(const unsigned char *data, size_t size)
+/* The checksum of what has the checksum `crc` (0: nothing), with more data behind it. */
+static inline uint32_t crc32_more(uint32_t crc, const unsigned char *data, size_t size)
 {
     if (crc32_is_fast && size >= CRC32_FAST_MIN)
-        return ~crc32_fast(0xFFFFFFFFu, data, size);
-    return ~crc32_by_table(0xFFFFFFFFu, data, size);
+        return ~crc32_fast(~crc, data, size);
+    return ~crc32_by_table(~crc, data, size);
+}
+
+static inline uint32_t crc32_of(const unsigned char *data, size_t size)
+{
+    return crc32_more(0, data, size);
+}
+
+/* The checksum of two parts, the second of `size` bytes, from theirs: some hundred steps for any size. */
+static inline uint32_t crc32_join(uint32_t first, uint32_t second, uint64_t size)
+{
+    for (int bit = 0; size; bit++, size >>= 1)
+        if (size & 1)
+            first = crc32_times(crc32_power[bit], first);
+    return first ^ second;
 }
 
 #endif

@@ -19,6 +19,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 from tandemq.codec.record.record import decode_host
 from tandemq.engine.python import (
     CHECKED_BYTES_MAX,
+    LARGE_BODY_BYTES,
     SENT_PROPERTIES_MAX,
     TIMED_BYTES_MAX,
     UNUSUAL_PROPERTIES,
@@ -52,6 +53,8 @@ cdef extern from "Python.h":
 cdef extern from "crc32.h" nogil:
     void crc32_start()
     uint32_t crc32_of(const unsigned char *data, size_t size)
+    uint32_t crc32_more(uint32_t crc, const unsigned char *data, size_t size)
+    uint32_t crc32_join(uint32_t first, uint32_t second, uint64_t size)
 
 cdef extern from "sha1.h" nogil:
     const uint32_t *sha1_begin
@@ -129,6 +132,7 @@ cdef enum:
     PARTS_MAX = 4096
     HEADER_BYTES_MAX = 1 << 16
     BUFFER_BYTES_KEPT = 8 << 20
+    LOCKED_BYTES_MAX = 64 << 10
     TRANSACTION_BITS = 0xC
     PREPARED = 0x4
     ROLLBACK = 0xC
@@ -159,6 +163,7 @@ cdef Py_ssize_t TIMED_BYTES = TIMED_BYTES_MAX
 cdef bytes HALF = HALF_TOPIC.encode()
 cdef str HALF_NAME = HALF_TOPIC
 cdef Py_ssize_t CHECKED_BYTES = CHECKED_BYTES_MAX
+cdef Py_ssize_t LARGE_BODY = LARGE_BODY_BYTES
 cdef int VERSION = VERSION_SPOKEN
 cdef int64_t ACK_MESSAGE = RequestCode.ACK_MESSAGE
 

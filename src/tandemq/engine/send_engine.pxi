@@ -102,6 +102,12 @@ cdef class SendEngine:
     cdef readonly Py_ssize_t body_bytes
     cdef Buffer records, keys, answers, kept, plain, part, ids, handle, signed
     cdef list queues, acks, timed
+    # Large bodies are not copied: for each, its place in `records`, and the parts in which it was received. `log_bytes`
+    # counts them too. A frame is taken from one object, or from several parts.
+    cdef list outside
+    cdef Py_ssize_t log_bytes
+    cdef bytes source
+    cdef list parts
     # Transactions: half messages taken, ends taken, and what the owner knows of open ones (None: leave them to it).
     cdef bint takes_halves, takes_ends
     cdef list halves, ends
@@ -180,7 +186,8 @@ cdef class SendEngine:
         self.count = self.messages = self.body_bytes = 0
         keep_small(&self.records)
         keep_small(&self.signed)
-        self.records.size = self.keys.size = self.answers.size = 0
+        self.records.size = self.keys.size = self.answers.size = self.log_bytes = 0
+        self.outside = []
         self.queues = []
         self.acks = []
         self.timed = []
@@ -199,6 +206,7 @@ cdef class SendEngine:
         cdef Py_ssize_t before, bytes_before
         if PyBytes_GET_SIZE(born_host) not in (8, 20) or PyBytes_GET_SIZE(self.store_host) not in (8, 20):
             return at
+        self.source = data
         while size - at >= 8:
             length = big_32(raw + at)
             word = big_32(raw + at + 4)
@@ -218,7 +226,44 @@ cdef class SendEngine:
             if budget is not None:
                 budget.use(self.messages - before, self.body_bytes - bytes_before)
             at += 4 + length
+        self.source = None
         return at
+
+    def take_large(self, int64_t link, bytes born_host, list parts, Budget budget=None):
+        cdef const unsigned char[::1] first
+        cdef Bytes raw
+        cdef Py_ssize_t size, total = 0
+        cdef uint64_t length, header_bytes
+        cdef uint32_t word
+        cdef int taken
+        if PyBytes_GET_SIZE(born_host) not in (8, 20) or PyBytes_GET_SIZE(self.store_host) not in (8, 20):
+            return False
+        for part in parts:
+            total += len(part)
+        if not parts or len(parts[0]) < 8:
+            return False
+        first = parts[0]
+        raw = &first[0]
+        size = first.shape[0]
+        length = big_32(raw)
+        word = big_32(raw + 4)
+        header_bytes = word & 0xFFFFFF
+        if length + 4 != <uint64_t>total or length + 4 > self.frame_bytes_max or header_bytes > HEADER_BYTES_MAX:
+            return False
+        if header_bytes + 8 > <uint64_t>size or header_bytes + 4 + <uint64_t>LARGE_BODY > length:
+            return False
+        if budget is not None and budget.wait_ms(self.now_ms):
+            return False
+        self.parts = [memoryview(parts[0])[8 + header_bytes:], *parts[1:]]
+        try:
+            taken = self.take_frame(
+                link, born_host, None, <int>(word >> 24), raw + 8, header_bytes, length - 4 - header_bytes
+            )
+        finally:
+            self.parts = None
+        if taken and budget is not None:
+            budget.use(1, length - 4 - header_bytes)
+        return taken != 0
 
     cdef int take_frame(
         self, int64_t link, bytes born_host, SigningUser sender, int form, Bytes header, Py_ssize_t header_bytes,
@@ -266,7 +311,7 @@ cdef class SendEngine:
             raw.data = self.plain.data
             raw.size = self.plain.size
         if send.is_batch:
-            if send.sys_flag & TRANSACTION_BITS:
+            if send.sys_flag & TRANSACTION_BITS or self.parts is not None:
                 return 0
             taken = self.take_batch(link, born_host, &send, topic, raw, header + header_bytes, body_bytes)
         else:
@@ -339,12 +384,12 @@ cdef class SendEngine:
         queue = <QueueTail?><object>there
         append(&self.kept, PyBytes_AS_STRING(self.common_pairs), PyBytes_GET_SIZE(self.common_pairs))
         size = self.record_bytes(born_host, stored_in, body_bytes, self.kept.size)
-        if self.kept.size + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX or self.records.size + size > self.room:
+        if self.kept.size + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX or self.log_bytes + size > self.room:
             return 0
         if found.is_half and self.kept.size + CRC_PROPERTY_BYTES + CHECKED_BYTES > PROPERTIES_BYTES_MAX:
             return 0
         code = self.store_ms + <int64_t>self.delays_ms[level - 1] if level else tags_code(found.named.tags)
-        log_offset = self.log_end + self.records.size
+        log_offset = self.log_end + self.log_bytes
         queue_offset = queue.next_offset
         if found.is_half:
             self.halves.append((queue_offset, log_offset, name, size))
@@ -442,7 +487,7 @@ cdef class SendEngine:
         if longest + 1 + shared + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX:
             return 0
         length = body_bytes + parts * (113 + shared + PyBytes_GET_SIZE(topic.encoded))
-        if self.records.size + length > self.room:
+        if self.log_bytes + length > self.room:
             return 0
         self.ids.size = 0
         first = queue.next_offset
@@ -457,7 +502,7 @@ cdef class SendEngine:
                 append(&self.part, b"\x02", 1)
             append(&self.part, self.kept.data, shared)
             named = find_named(self.part.data, self.part.size)
-            log_offset = self.log_end + self.records.size
+            log_offset = self.log_end + self.log_bytes
             self.store(
                 born_host, send, topic, queue, send.queue_id, <int32_t>big_32(part + 12), part + 20, length,
                 self.part.data, self.part.size, tags_code(named.tags),
@@ -486,19 +531,24 @@ cdef class SendEngine:
         cdef Py_ssize_t size = self.record_bytes(born_host, topic, body_bytes, properties_bytes)
         cdef Py_ssize_t born_bytes = PyBytes_GET_SIZE(born_host), store_bytes = PyBytes_GET_SIZE(self.store_host)
         cdef Py_ssize_t topic_bytes = PyBytes_GET_SIZE(topic.encoded)
-        cdef int64_t log_offset = self.log_end + self.records.size
+        cdef int64_t log_offset = self.log_end + self.log_bytes
         cdef int64_t sys_flag = (
             send.sys_flag & ~<int64_t>TRANSACTION_BITS | (BORN_V6 if born_bytes == 20 else 0) | (STORE_V6 if store_bytes == 20 else 0)
         )
         cdef unsigned char *start
         cdef unsigned char *at
-        reserve(&self.records, size)
+        cdef unsigned char *behind
+        cdef bint is_large = body_bytes >= LARGE_BODY
+        cdef Py_ssize_t copied = size - body_bytes if is_large else size
+        cdef list parts = self.large_body(body, body_bytes) if is_large else None
+        cdef uint32_t crc, body_crc = crc_of_parts(parts) if is_large else crc32_of(body, body_bytes)
+        reserve(&self.records, copied)
         if queue.next_offset == queue.max_offset:
             self.queues.append(queue)
         start = at = self.records.data + self.records.size
         put_32(at, <uint32_t>size)
         put_32(at + MAGIC_AT, MAGIC_V1)
-        put_32(at + BODY_CRC_AT, crc32_of(body, body_bytes) & CRC_MASK)
+        put_32(at + BODY_CRC_AT, body_crc & CRC_MASK)
         put_32(at + QUEUE_ID_AT, <uint32_t>queue_id)
         put_32(at + FLAG_AT, <uint32_t>flag)
         put_64(at + QUEUE_OFFSET_AT, <uint64_t>queue.next_offset)
@@ -515,20 +565,35 @@ cdef class SendEngine:
         put_64(at + PREPARED_BEHIND, 0)
         put_32(at + BODY_SIZE_BEHIND, <uint32_t>body_bytes)
         at += FIXED_BEHIND_BYTES
-        memcpy(at, body, body_bytes)
-        at += body_bytes
+        behind = at
+        if is_large:
+            self.outside.append((at - self.records.data, parts))
+        else:
+            memcpy(at, body, body_bytes)
+            at += body_bytes
         memcpy(at, PyBytes_AS_STRING(topic.encoded), topic_bytes)
         at += topic_bytes
         put_16(at, <uint32_t>(properties_bytes + CRC_PROPERTY_BYTES))
         memcpy(at + 2, properties, properties_bytes)
         at += 2 + properties_bytes
-        put_crc_property(at, crc32_of(start, at - start) & CRC_MASK)
+        if is_large:
+            crc = crc32_more(crc32_join(crc32_of(start, behind - start), body_crc, body_bytes), behind, at - behind)
+        else:
+            crc = crc32_of(start, at - start)
+        put_crc_property(at, crc & CRC_MASK)
         queue.stage_one(log_offset, <int32_t>size, code)
-        self.records.size += size
+        self.records.size += copied
+        self.log_bytes += size
         self.count += 1
         self.messages += 1
         self.body_bytes += body_bytes
         return 0
+
+    cdef list large_body(self, Bytes body, Py_ssize_t size):
+        """Return the parts of a large body; its bytes are shared."""
+        if self.parts is not None:
+            return self.parts
+        return [memoryview(self.source)[body - <Bytes>PyBytes_AS_STRING(self.source):][:size]]
 
     cdef int take_end(self, int64_t link, SigningUser sender, Send *send) except -1:
         """End a transaction; return 0, with nothing changed, if the end is unusual, or not allowed."""
@@ -614,14 +679,14 @@ cdef class SendEngine:
         if found == NULL or half.topic.size > 127 or PyBytes_GET_SIZE(topic.encoded) != half.topic.size + 1:
             return 0
         queue = <QueueTail?><object>found
-        if self.records.size + size > self.room:
+        if self.log_bytes + size > self.room:
             return 0
         reserve(&self.records, size)
         if queue.next_offset == queue.max_offset:
             self.queues.append(queue)
         copy.queue_id = <int32_t>queue_id
         copy.queue_offset = queue.next_offset
-        copy.log_offset = self.log_end + self.records.size
+        copy.log_offset = self.log_end + self.log_bytes
         copy.sys_flag = record.sys_flag | COMMIT
         copy.store_ms = self.store_ms
         copy.store_host = NULL
@@ -631,6 +696,7 @@ cdef class SendEngine:
         queue.stage_one(copy.log_offset, <int32_t>size, tags_code(half.named.tags))
         append_keys(&self.keys, topic.key_prefix, half.named.unique, half.named.keys, copy.log_offset, self.store_ms)
         self.records.size += size
+        self.log_bytes += size
         return 1
 
     cdef bint is_named_by(self, Header *header, Text unique) noexcept:
@@ -657,7 +723,7 @@ cdef class SendEngine:
         self.ack_link = link
         self.ack_waits = True
         self.ack_count += 1
-        self.ack_end = self.log_end + self.records.size
+        self.ack_end = self.log_end + self.log_bytes
         if send.header.flag & 2:
             return 0
         reserve(to, 200)
@@ -689,7 +755,7 @@ cdef class SendEngine:
         self.ack_link = link
         self.ack_waits = waits
         self.ack_count += messages
-        self.ack_end = self.log_end + self.records.size
+        self.ack_end = self.log_end + self.log_bytes
         if is_oneway:
             return 0
         if send.form == 0:
@@ -780,15 +846,48 @@ cdef class SendEngine:
         to.size += 6 + name_bytes + value_bytes
         return 0
 
+    cdef tuple taken_records(self):
+        """Return the buffers that make the records when they are written one behind the other."""
+        cdef list buffers = []
+        cdef Py_ssize_t at = 0, place
+        cdef list body
+        for place, body in self.outside:
+            buffers.append(PyBytes_FromStringAndSize(<char *>self.records.data + at, place - at))
+            buffers += body
+            at = place
+        if self.records.size > at:
+            buffers.append(taken(&self.records, at))
+        return tuple(buffers)
+
     def flush(self):
         if self.ack_count:
             self.close_ack()
         sends = TakenSends(
-            self.log_end, taken(&self.records, 0), self.queues, taken(&self.keys, 0), self.store_ms, self.acks,
+            self.log_end, self.taken_records(), self.queues, taken(&self.keys, 0), self.store_ms, self.acks,
             self.messages, self.body_bytes, self.timed, self.halves, self.ends,
         )
         self.begin(0, 0, 0, 0)
         return sends
+
+
+cdef uint32_t crc_of_parts(list parts) except? 0:
+    cdef const unsigned char[::1] view
+    cdef uint32_t crc = 0
+    cdef object part
+    for part in parts:
+        if len(part):
+            view = part
+            crc = crc_unlocked(crc, &view[0], view.shape[0])
+    return crc
+
+
+cdef uint32_t crc_unlocked(uint32_t crc, Bytes data, Py_ssize_t size):
+    """Return the checksum of more bytes; of many without the lock of the interpreter."""
+    if size <= LOCKED_BYTES_MAX:
+        return crc32_more(crc, data, size)
+    with nogil:
+        crc = crc32_more(crc, data, size)
+    return crc
 
 
 cdef bint may_ask(Bytes data, Py_ssize_t size) noexcept:

@@ -8,17 +8,19 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic_ns
 
-from tandemq.boundary import Buffer, DiskUsage
+from tandemq.boundary import Buffer, DiskUsage, split_buffers
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged, StoreError, StoreLocked
 from tandemq.real.descriptors import cached_files_max
 from tandemq.telemetry.buckets import DurationBuckets
 
 TIMED = "commitlog/"
+BUFFERS_PER_WRITE = 1024
+"""The kernel accepts no more in one call."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 """Flag of a read that must not wait for the device; 0 where the system has none, and each read may wait."""
@@ -66,6 +68,19 @@ class RealFile:
                 if written == 0:
                     raise OSError(errno.ENOSPC, "nothing more was written")
                 rest, position = rest[written:], position + written
+
+    def pwritev(self, parts: Sequence[Buffer], position: int) -> None:
+        """See `boundary.File`."""
+        rest = [part for part in parts if len(part)]
+        while rest:
+            try:
+                written = os.pwritev(self._fd, rest[:BUFFERS_PER_WRITE], position)
+            except OSError as error:
+                raise self.error(error) from error
+            if written == 0:
+                raise self.error(OSError(errno.ENOSPC, "nothing more was written"))
+            position += written
+            rest = split_buffers(rest, written)[1]
 
     def fileno(self) -> int:
         """See `boundary.File`; -1 once it is closed."""
@@ -160,6 +175,12 @@ class TimedFile(RealFile):
         """See `boundary.File`."""
         began_ns = monotonic_ns()
         super().pwrite(data, position)
+        self._writes.add(monotonic_ns() - began_ns)
+
+    def pwritev(self, parts: Sequence[Buffer], position: int) -> None:
+        """See `boundary.File`."""
+        began_ns = monotonic_ns()
+        super().pwritev(parts, position)
         self._writes.add(monotonic_ns() - began_ns)
 
 

@@ -2,7 +2,8 @@
 
     wait → accept, receive → node.turn(received, events, now) → start jobs, send, close, connect
 
-All sockets share one receive buffer, except that the connection to a master has a larger one. Bytes that the kernel
+All sockets share one receive buffer, except that the connection to a master has a larger one, and that connections with
+much to read are read into blocks of their own. Bytes that the kernel
 does not accept are queued per connection. A connection with more than `BACKLOG_READ_STOP` queued bytes is not read
 until they are sent; if all connections together queue more than `untaken_max`, stalled ones are closed. With TLS
 (`protect`) a connection counts as open after its handshake, and its queued bytes are encrypted.
@@ -61,6 +62,9 @@ LOG_RECEIVE_BYTES = 1 << 20
 enough to keep turns short."""
 BACKLOG_READ_STOP = 8 << 20
 BACKLOG_CLOSE = 256 << 20
+BULK_BYTES = 64 * 1024
+"""After a read of this size or more the next one is made into a block of its own, which saves a copy; a block that is
+mostly unused would cost more."""
 SMALL_BYTES = 64 * 1024
 BUFFERS_PER_SEND = 512
 WAIT_MS_MAX = 1_000
@@ -356,7 +360,12 @@ class Loop:
     ) -> None:
         for earlier in range(times):
             try:
-                count = link.sock.recv_into(buffer)
+                if link.is_bulk:
+                    data = link.sock.recv(len(buffer))
+                    count = len(data)
+                else:
+                    count = link.sock.recv_into(buffer)
+                    data = b""
             except OSError as error:
                 if error.errno not in _GONE and not earlier:
                     self._drop(link, os.strerror(error.errno or 0))
@@ -367,7 +376,8 @@ class Loop:
                     self._drop(link, link.send_error or reason)
                 return
             if link.is_plain:
-                received.append((link.number, bytes(buffer[:count])))
+                received.append((link.number, data or bytes(buffer[:count])))
+                link.is_bulk = count >= BULK_BYTES
             else:
                 plain = self._handshakes.receive(link, buffer[:count])
                 if plain:

@@ -7,7 +7,7 @@ Source: docs/internals/storage.md, "files"; RocketMQ MappedFileQueue.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tandemq.boundary import Buffer, Disk, File
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
@@ -163,13 +163,21 @@ class SegmentLog:
             DiskFull, DiskFailed: as `File.pwrite`. A file created by this call is deleted if its bytes are derived;
                 otherwise it is kept for `erase`.
         """
+        self.write_parts((data,), offset)
+
+    def write_parts(self, parts: Sequence[Buffer], offset: int) -> None:
+        """Write several buffers, one behind the other; otherwise as `write`."""
         start = offset - offset % self.segment_bytes
-        assert offset + len(data) <= start + self.segment_bytes, "a write must not cross files"
+        size = sum(map(len, parts))
+        assert offset + size <= start + self.segment_bytes, "a write must not cross files"
         is_new = not self.starts or start == self.capacity_end
         assert is_new or start >= self.starts[0], "a write before the first file"
         file = self._files.get(self.path(start), create_bytes=self.segment_bytes if is_new else 0)
         try:
-            file.pwrite(data, offset - start)
+            if len(parts) == 1:
+                file.pwrite(parts[0], offset - start)
+            else:
+                file.pwritev(parts, offset - start)
         except StoreError:
             if is_new and self._is_derived:
                 self._remove(start)

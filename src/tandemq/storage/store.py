@@ -61,7 +61,8 @@ class RecordBatch(NamedTuple):
     """Contiguous records to append to the log, within one file, whose queue entries are staged."""
 
     log_offset: int
-    data: Buffer
+    parts: tuple[Buffer, ...]
+    """Buffers that hold the records, one behind the other."""
     queues: list[ConsumeQueue]
     """Queues that had no staged entry before these records."""
     keys: bytes
@@ -167,7 +168,7 @@ class Store:
         properties = encode_properties({_DELETED: topic}).encode()
         message = NewMessage(b"", properties, 0, _ROLLBACK, store_ms, no_host, store_ms, no_host, 0)
         raw = self.log.encode(DELETION_TOPIC, 0, 0, message)
-        self.append(RecordBatch(self.log.end, raw, [], b"", store_ms))
+        self.append(RecordBatch(self.log.end, (raw,), [], b"", store_ms))
         self.commit()
         self._drop_recorded(topic, self.log.end)
 
@@ -262,13 +263,13 @@ class Store:
             if queue.stage_entry(log_offset, len(data), code):
                 queues.append(queue)
         keys = key_rows(queue.topic, properties, log_offset, store_ms) if transaction != _ROLLBACK else b""
-        self.append(RecordBatch(log_offset, data, queues, keys, store_ms))
+        self.append(RecordBatch(log_offset, (data,), queues, keys, store_ms))
         return AppendMessageResult(queue_offset, log_offset, len(data))
 
     def append(self, batch: RecordBatch) -> None:
         """Append records whose entries are staged in their queues; all records of the log are appended here."""
         assert batch.log_offset == self.log.end, "the records contain the log offset that they were encoded for"
-        self.log.append(batch.data)
+        self.log.append(*batch.parts)
         self.touched += batch.queues
         self._staged_keys += batch.keys
         self._staged_ms = batch.store_ms or self._staged_ms
@@ -285,7 +286,7 @@ class Store:
     def append_copy(self, data: Buffer) -> None:
         """Append verified bytes of the master's log: whole records, perhaps a blank after them, within one file."""
         found = stage_records(data, self._queue_for, self.entry_code, self._deleted_in_copy)
-        self.append(RecordBatch(self.log.end, data, self._present(found.queues), found.keys, found.store_ms))
+        self.append(RecordBatch(self.log.end, (data,), self._present(found.queues), found.keys, found.store_ms))
 
     def _present(self, queues: list[ConsumeQueue]) -> list[ConsumeQueue]:
         """Return the queues that have not been deleted since."""

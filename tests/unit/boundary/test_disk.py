@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.sim.world.disk import OPERATIONS, SimDisk
-from tandemq.boundary import Disk, DiskUsage
+from tandemq.boundary import Buffer, Disk, DiskUsage
 from tandemq.errors import DiskFailed, DiskFull, StoreError
 from tandemq.real.disk import RealDisk
 
@@ -33,6 +33,38 @@ def test_file_gives_back_what_was_written_at_any_position(disk: Disk) -> None:
     assert file.pread(4, 20) == b""
     assert file.pread(4, 1000) == b""
     assert file.pread(0, 0) == b""
+
+
+def test_several_buffers_are_written_one_behind_the_other(disk: Disk) -> None:
+    file = disk.open("f", create=True)
+    parts: list[Buffer] = [b"", b"ab", memoryview(b"xcdex")[1:4], bytearray(b"f"), b""]
+    file.pwritev(parts, 3)
+    assert disk.read("f") == bytes(3) + b"abcdef"
+    file.pwritev([bytes([number % 251]) * 2 for number in range(3_000)], 1)
+    assert file.pread(9_000, 1) == b"".join([bytes([number % 251]) * 2 for number in range(3_000)])
+    file.close()
+    with pytest.raises(DiskFailed):
+        file.pwritev([b"a", b"b"], 0)
+
+
+def test_short_writes_of_several_buffers_are_continued_at_any_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[Buffer] = [b"abc", b"", b"d", memoryview(b"efghi")]
+    whole, pwritev, disk = b"abcdefghi", os.pwritev, RealDisk(tmp_path)
+    file = disk.open("0", create=True)
+    for most in range(1, len(whole) + 1):
+        file = disk.open(str(most), create=True)
+
+        def short(fd: int, buffers: list[bytes], at: int, most: int = most) -> int:
+            return pwritev(fd, [b"".join(buffers)[:most]], at)
+
+        monkeypatch.setattr(os, "pwritev", short)
+        file.pwritev(parts, 5)
+        assert file.pread(100, 0) == bytes(5) + whole
+    monkeypatch.setattr(os, "pwritev", lambda *_: 0)
+    with pytest.raises(DiskFull):
+        file.pwritev(parts, 5)
 
 
 def test_file_across_pages_gives_back_what_was_written(disk: Disk) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tandemq.codec.remoting import frame as frame_module
 from tandemq.codec.remoting.frame import FRAME_BYTES_MAX, FrameDecoder, decode_command, encode_command
 from tandemq.codec.remoting.header import LANGUAGES
+from tandemq.codec.remoting.partial_frames import PartialFrames
 from tandemq.errors import FrameError, ProtocolError
 from tandemq.model.command import Command
 from tests.golden import GOLDEN
@@ -135,6 +136,54 @@ def test_memory_of_a_frame_received_byte_by_byte_is_close_to_its_size() -> None:
     assert len(frame) < sum(trace.size for trace in ours.traces) < 2 * len(frame)
     (found,) = decoder.feed(frame[-1:])
     assert found[2] == bytes(50_000)
+
+
+@pytest.mark.parametrize("size", [9, 700, 16_384, 20_000, 39_999])
+def test_large_frame_is_given_in_the_parts_in_which_it_arrived(size: int) -> None:
+    first, large, last = (encode_command(Command(10, 1, body=bytes(count))) for count in (3, 40_000, 50))
+    data = first + large + last
+    partial = PartialFrames()
+    decoder = FrameDecoder(1 << 20, partial, 7)
+    found: list[int] = []
+    for at in range(0, len(data), size):
+        piece, position = data[at : at + size], 0
+        parts = decoder.large(piece)
+        if parts is not None:
+            assert b"".join(parts) == large
+            position = decoder.take_large()
+            assert partial.total == 0
+            assert data[at + position :] == last, "the position is that behind the frame"
+            found.append(-1)
+        else:
+            piece = decoder.join(piece)
+        while position < len(piece) and (frame := decoder.split(piece, position)) is not None:
+            found.append(len(frame[2]))
+            position = decoder.position
+    assert found == [3, -1, 50]
+    assert partial.total == 0
+
+
+def test_block_that_a_partial_frame_keeps_in_memory_is_counted_as_a_whole() -> None:
+    whole, large = encode_command(Command(10, 1, body=bytes(9_000))), encode_command(Command(10, 1, body=bytes(90_000)))
+    partial = PartialFrames()
+    decoder = FrameDecoder(1 << 20, partial, 7)
+    decoder.feed(whole + large[:20_000])
+    assert partial.total == len(whole) + 20_000
+    assert decoder.large(large[20_000:30_000]) is None
+    decoder.feed(large[20_000:30_000])
+    assert partial.total == len(whole) + 30_000
+    decoder.feed(large[30_000:] + large[:500])
+    assert partial.total == 500, "of a block with a small part a copy is kept"
+
+
+def test_frame_that_nobody_takes_in_parts_is_joined() -> None:
+    frame = encode_command(Command(10, 1, body=bytes(40_000)))
+    decoder = FrameDecoder()
+    assert decoder.feed(frame[:30_000]) == []
+    assert decoder.large(frame[30_000:]) is not None
+    ((_, _, body),) = decoder.feed(frame[30_000:])
+    assert body == bytes(40_000)
+    assert decoder.large(frame) is None
 
 
 def test_frame_in_pieces_of_any_size_is_decoded() -> None:

@@ -23,6 +23,7 @@ def test_short_run_finds_nothing(compiled: ModuleType) -> None:
     assert fuzzer.counts.frames == 13 * ROUND
     assert fuzzer.counts.taken > 1_000
     assert fuzzer.counts.ends > 100
+    assert fuzzer.counts.large > 10
     assert fuzzer.counts.compared == 128
     assert fuzzer.counts.copied > 100
     assert fuzzer.counts.responses > 200

@@ -4,6 +4,8 @@ import contextlib
 import socket
 import threading
 from collections.abc import Sequence
+from random import Random
+from threading import Thread
 
 import pytest
 
@@ -22,9 +24,11 @@ class _Counter:
         self.loop = loop
         self.total_bytes = total_bytes
         self.turns: list[int] = []
+        self.received: list[bytes] = []
 
     def turn(self, received: Sequence[tuple[int, bytes]], _events: Sequence[Event], _now: Now) -> Turn:
         self.turns.append(sum(len(data) for _, data in received))
+        self.received += [data for _, data in received]
         if sum(self.turns) >= self.total_bytes:
             self.loop.stop()
         return Turn()
@@ -55,6 +59,22 @@ def test_turn_receives_a_bounded_number_of_bytes_from_all_connections_together(c
     loop.close()
     assert sum(node.turns) == node.total_bytes
     assert max(node.turns) <= max(TURN_BYTES, connections * SHARE_BYTES_MIN)
+
+
+def test_bytes_of_large_and_small_reads_are_those_that_were_sent() -> None:
+    loop = Loop()
+    port = loop.listen("127.0.0.1", 0, LinkKind.REMOTING)
+    loop.accept()
+    data = Random(1).randbytes(3 << 20)
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        node = _Counter(loop, len(data) + 5)
+        sender = Thread(target=sock.sendall, args=(data + b"small",))
+        sender.start()
+        loop.run(node)
+        sender.join()
+    loop.close()
+    assert b"".join(node.received) == data + b"small"
+    assert max(map(len, node.received)) >= loop_module.BULK_BYTES
 
 
 def test_connections_that_are_polled_at_once_have_16_mib_at_most() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.replication.record_stream import RecordStream
+from tandemq.replication.record_stream import LARGE_RECORD_BYTES, RecordStream
 from tests.spec import spec
 from tests.unit.replication.logs import make_log, make_record
 
@@ -33,6 +33,30 @@ def feed_all(data: bytes, cuts: list[int], segment: int = SEGMENT) -> tuple[byte
 def test_any_split_of_the_stream_gives_the_same_records(sizes: list[int], cuts: list[int]) -> None:
     log = make_log(sizes, SEGMENT)
     assert feed_all(log, cuts) == (log, None)
+
+
+def test_large_records_in_parts_of_any_size_are_taken_one_by_one() -> None:
+    dice = random.Random(6)
+    sizes = [10, LARGE_RECORD_BYTES, 200_000, 30, 300_000, 70_000, LARGE_RECORD_BYTES - 200, 20, 500_000, 90_000]
+    log = make_log(sizes, 1 << 20)
+    for most in (100, 9_000, 32_768, 250_000, 1 << 20):
+        assert feed_all(log, [dice.randrange(1, most) for _ in range(2 * len(log) // most)], 1 << 20) == (log, None)
+    stream = RecordStream(0, 1 << 20)
+    log = make_log([300_000] * 9, 1 << 20)
+    bodies = [log[at : at + 32_768] for at in range(0, len(log), 32_768)]
+    pieces = [piece for at in range(0, len(bodies), 10) for piece in stream.feed(*bodies[at : at + 10])[0]]
+    assert [piece.records for piece in pieces if piece.records] == [1] * 9
+    assert b"".join([piece.data for piece in pieces]) == log
+
+
+@pytest.mark.parametrize("at", [0, 3, 7, 30, 85, 90, 100_000, 199_999, 200_087, 200_100])
+def test_damage_of_a_large_record_is_found_however_it_arrives(at: int) -> None:
+    log = bytearray(make_log([10, 200_000, 30], 1 << 20))
+    begin = len(make_record(0, bytes(10)))
+    log[begin + at] ^= 0x20
+    for part in (1_000, 32_768, 1 << 20):
+        stored, corrupt = feed_all(bytes(log), [part] * (len(log) // part), 1 << 20)
+        assert (len(stored), corrupt) == (begin, str(begin))
 
 
 @spec("V13")

@@ -25,8 +25,10 @@ def test_bytes_are_limited_also_between_two_seconds() -> None:
         assert len(recent.data) <= 2 * KEPT_BYTES
         assert recent.start + len(recent.data) == end
         assert recent.read(end - 1, 9) == bytes([number])
-    recent.add(b"x" * 5 * KEPT_BYTES)
-    assert (recent.start, len(recent.data)) == (end + 4 * KEPT_BYTES, KEPT_BYTES)
+    recent.add(b"x" * (KEPT_BYTES - 1), b"y")
+    assert (recent.start, len(recent.data)) == (end + KEPT_BYTES, 0)
+    recent.add(b"z", b"zz")
+    assert (recent.start, recent.read(end + KEPT_BYTES + 1, 9)) == (end + KEPT_BYTES, b"zz")
 
 
 def test_log_reads_the_same_bytes_from_memory_and_from_its_files() -> None:

@@ -6,7 +6,7 @@ Ordinary sends and pulls skip the general decoder: `FastSends`, `FastPulls`.
 from collections.abc import Callable
 from typing import Protocol
 
-from tandemq.boundary import LinkKind, Now, Turn
+from tandemq.boundary import Buffer, LinkKind, Now, Turn
 from tandemq.broker.kernel.acknowledgements import Acknowledgements
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Request
@@ -36,6 +36,9 @@ class FastSends(Protocol):
 
         `sender`: the user that has to have signed them; None: no user is needed, or it is known that it may send.
         """
+
+    def take_large(self, link: Link, parts: list[Buffer], now: Now) -> bool:
+        """Accept a large send, given as the parts in which its frame arrived; return whether it is an ordinary one."""
 
     def store_waiting(self) -> None:
         """Store the messages accepted since the last time, before anything else is stored."""
@@ -71,8 +74,12 @@ class Dispatcher:
             return b""
         link.seen_ms = now.mono_ms
         decoder = link.decoder
-        data = decoder.join(data)
-        position = self._take_sends(link, data, 0, now)
+        parts = decoder.large(data)
+        if parts is not None and not self._guard.is_on and self._sends.take_large(link, parts, now):
+            position = decoder.take_large()
+        else:
+            data, position = decoder.join(data), 0
+        position = self._take_sends(link, data, position, now)
         while position < len(data) and (frame := decoder.split(data, position)) is not None:
             after = self._take_acks(link, frame, data, position, now)
             if after == position:

@@ -63,7 +63,7 @@ class Moves:
             self._queue_for,
         )
         if moved.messages:
-            store.append(RecordBatch(store.log.end, moved.data, moved.queues, moved.keys, store_ms))
+            store.append(RecordBatch(store.log.end, (moved.data,), moved.queues, moved.keys, store_ms))
         return moved.messages
 
     def _queue_for(self, name: bytes, queue_id: int) -> ConsumeQueue | None:

@@ -12,12 +12,15 @@ from struct import Struct
 
 import msgspec
 
+from tandemq.boundary import Buffer
 from tandemq.codec.remoting.header import FORM_BINARY, FORM_JSON, decode_header, encode_header
 from tandemq.codec.remoting.partial_frames import PartialFrames
 from tandemq.errors import FrameError
 from tandemq.model.command import FLAG_ONEWAY, LANGUAGE_SPOKEN, VERSION_SPOKEN, Command
 
 FRAME_BYTES_MAX = 16_777_216
+LARGE_FRAME_BYTES = 16 << 10
+"""From this size on a frame is also given in the parts in which it arrived: joining them costs a copy."""
 MERGED_PIECES = 128
 SMALL_PIECE_BYTES = 1024
 _PREFIX = Struct(">II")
@@ -37,12 +40,12 @@ class FrameDecoder:
 
     Buffers at most one partial frame (`frame_bytes_max`), as the pieces in which it arrived. Small pieces are merged:
     otherwise a frame that arrives byte by byte would take 40 times its size. The size of the partial frame is reported
-    to `partial_frames`, if given, under the id of the connection.
+    to `partial_frames`, if given, under the id of the connection, with the memory that its first piece keeps besides.
     """
 
     __slots__ = (
-        "_buffered", "_frame_bytes_max", "_link", "_merged", "_needed", "_partial_frames", "_pieces", "error",
-        "position",
+        "_buffered", "_frame_bytes_max", "_link", "_merged", "_needed", "_partial_frames", "_pieces", "_unused",
+        "error", "position",
     )  # fmt: skip
 
     def __init__(
@@ -51,11 +54,13 @@ class FrameDecoder:
         """Create a decoder for a new stream."""
         self._partial_frames = partial_frames
         self._link = link
-        self._pieces: list[bytes] = []
+        self._pieces: list[Buffer] = []
         self._merged = 0
         """Number of leading pieces that need no merging."""
         self._buffered = 0
         self._needed = 8
+        self._unused = 0
+        """Bytes that the first piece keeps in memory and that are not of the frame."""
         self._frame_bytes_max = frame_bytes_max
         self.error: FrameError | None = None
         self.position = 0
@@ -85,7 +90,7 @@ class FrameDecoder:
                 if len(self._pieces) - self._merged >= MERGED_PIECES:
                     self._merge()
                 if self._partial_frames is not None:
-                    self._partial_frames.keep(self._link, self._buffered)
+                    self._partial_frames.keep(self._link, self._buffered + self._unused)
                 return b""
             data = b"".join(self._pieces)
             self._pieces.clear()
@@ -93,6 +98,25 @@ class FrameDecoder:
             if self._partial_frames is not None:
                 self._partial_frames.drop(self._link)
         return data
+
+    def large(self, data: bytes) -> list[Buffer] | None:
+        """Return a large frame that received bytes complete, in the parts in which it arrived; None if there is none.
+
+        Nothing changes: the owner calls `take_large` if it has taken the frame, otherwise `join`.
+        """
+        if not self._pieces or self._needed < LARGE_FRAME_BYTES or self.error is not None:
+            return None
+        missing = self._needed - self._buffered
+        return [*self._pieces, memoryview(data)[:missing]] if 0 < missing <= len(data) else None
+
+    def take_large(self) -> int:
+        """Forget the frame that `large` returned; return its end in the bytes that `large` was given."""
+        self.position = self._needed - self._buffered
+        self._pieces.clear()
+        self._merged = 0
+        if self._partial_frames is not None:
+            self._partial_frames.drop(self._link)
+        return self.position
 
     def split(self, data: bytes, start: int) -> RawFrame | None:
         """Return the frame at a position of the bytes that `join` returned, and set `position` to its end.
@@ -123,9 +147,14 @@ class FrameDecoder:
     def _keep(self, data: bytes, position: int, end: int) -> None:
         self._buffered = end - position
         self._needed = 8
-        self._pieces.append(data[position:] if position else data)
+        self._unused = 0
+        if position <= self._buffered:  # a view keeps all of the data in memory: it has to be of half of them at least
+            self._unused = position
+            self._pieces.append(memoryview(data)[position:] if position else data)
+        else:
+            self._pieces.append(data[position:])
         if self._partial_frames is not None:
-            self._partial_frames.keep(self._link, self._buffered)
+            self._partial_frames.keep(self._link, self._buffered + self._unused)
         if self._buffered >= 8:
             self._needed = 4 + int.from_bytes(data[position : position + 4], "big")
 

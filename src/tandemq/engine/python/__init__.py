@@ -53,6 +53,7 @@ from tandemq.engine.python.records import (
 from tandemq.engine.python.responses import StoredSend, stored_sends
 from tandemq.engine.python.send_engine import (
     CHECKED_BYTES_MAX,
+    LARGE_BODY_BYTES,
     TIMED_BYTES_MAX,
     WAITS_UNCHANGED,
     Ack,
@@ -71,6 +72,7 @@ __all__ = [
     "CHECKED_BYTES_MAX",
     "KEY_ROW",
     "KEY_ROW_BYTES",
+    "LARGE_BODY_BYTES",
     "NAME",
     "SENT_PROPERTIES_MAX",
     "TIMED_BYTES_MAX",

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tandemq.boundary import Buffer
 from tandemq.engine.python.budget import Budget
 from tandemq.engine.python.queue_tail import QueueTail
 from tandemq.engine.python.signatures import SigningUser
 
+LARGE_BODY_BYTES = 16 << 10
+"""Bodies from this size on are written from where they were received; of smaller ones a copy is cheaper."""
 TIMED_BYTES_MAX = 192
 """Longest properties that the delivery of a timed message adds, besides the name of its topic."""
 CHECKED_BYTES_MAX = 96
@@ -59,8 +62,8 @@ class TakenSends(NamedTuple):
     """Result of `SendEngine.flush`: the sends taken since `begin`."""
 
     log_offset: int
-    data: bytes
-    """Contiguous records."""
+    records: tuple[Buffer, ...]
+    """Contiguous records: the buffers, one behind the other; large bodies share the memory of what was received."""
     queues: list[Any]
     """Queues whose first entry since the last commit was staged."""
     keys: bytes
@@ -167,6 +170,17 @@ class SendEngine:
         """
         return position
 
+    def take_large(self, link: int, born_host: bytes, parts: list[Buffer], budget: Budget | None = None) -> bool:
+        """Take a send from the parts in which its frame arrived; return whether it is an ordinary one.
+
+        Args:
+            link: the connection.
+            born_host: the peer's address, as records store it.
+            parts: a whole frame, of at least `LARGE_BODY_BYTES`.
+            budget: rate that it uses, and that has to allow it; None: unlimited.
+        """
+        return False
+
     def flush(self) -> TakenSends:
         """Return what was taken since `begin`, and forget it."""
-        return TakenSends(0, b"", [], b"", 0, [], 0, 0, [], [], [])
+        return TakenSends(0, (), [], b"", 0, [], 0, 0, [], [], [])

@@ -53,6 +53,8 @@ class SocketConnection:
     mask: int = select.EPOLLIN
     is_plain: bool = True
     """Whether received bytes are for the node as they are; not before the first byte if there may be TLS."""
+    is_bulk: bool = False
+    """Whether the last read was large: the next one probably is too."""
     tls: TlsLink | None = None
     discards_unsent: bool = False
     """Whether `forget_sent` was called."""

@@ -1,7 +1,8 @@
 """Commit log: the messages of all topics in order of arrival, split into segment files.
 
-Records of a turn are collected in memory and written by `write()`, with one `pwrite` per file. If that fails, none of
-the turn's records is in the log: `end` is reset, and the caller rejects the messages.
+Records of a turn are collected in memory and written by `write()`, with one call per file; large buffers are written
+from where they are. If that fails, none of the turn's records is in the log: `end` is reset, and the caller rejects the
+messages.
 
     append … append · write()  ->  [start, end) is readable · flush job  ->  below `flushed_offset` is on the device
 
@@ -11,9 +12,10 @@ Source: docs/internals/storage.md, "commit log"; RocketMQ CommitLog.
 from struct import Struct
 from typing import NamedTuple
 
-from tandemq.boundary import Buffer, Disk, File
+from tandemq.boundary import Buffer, Disk, File, split_buffers
 from tandemq.codec.record.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
 from tandemq.codec.record.record import encode_record, encoded_bytes
+from tandemq.engine import LARGE_BODY_BYTES
 from tandemq.errors import DiskFailed, DiskFull, RecordTooLarge, StoreError
 from tandemq.storage.log.range_reader import RangeReader
 from tandemq.storage.log.recent_writes import RecentWrites
@@ -158,16 +160,17 @@ class CommitLog:
         assert len(raw) == size, "the size computed before encoding must hold"
         return raw
 
-    def append(self, data: Buffer) -> None:
-        """Append encoded records, unchanged; they must not cross a file's end."""
+    def append(self, *parts: Buffer) -> None:
+        """Append encoded records, unchanged: buffers, one behind the other, which must not cross a file's end."""
+        size = sum(map(len, parts))
         room = self._segment_end - self.end
         if not room:
             self._rolls.append(self.end)
             self._segment_end = self.end + self.segment_bytes
             room = self.segment_bytes
-        assert len(data) <= room, "appended bytes must not cross files"
-        self._pending.append(data)
-        self.end += len(data)
+        assert size <= room, "appended bytes must not cross files"
+        self._pending += parts
+        self.end += size
 
     def begin_at(self, offset: int) -> None:
         """Set the start of an empty log to a file's start other than 0, for a slave that copies from the last file."""
@@ -185,24 +188,23 @@ class CommitLog:
         """
         if not self._pending:
             return 0
-        start = self.written_end
-        data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
-        self._pending.clear()
+        start, size = self.written_end, self.end - self.written_end
+        parts, self._pending = _joined(self._pending), []
         rolls, self._rolls = self._rolls, []
         try:
             if self.refused is not None:
                 raise DiskFailed(str(self.refused), hint="restart the broker once the disk is sound")
-            self._write_pieces(data, start, rolls)
+            self._write_pieces(parts, start, rolls)
         except StoreError as error:
-            self._undo_write(start, data)
+            self._undo_write(start, b"".join(parts))
             if not isinstance(error, DiskFull):
                 self.refused = self.refused or error
             raise
         self.written_end = self.end
-        self.recent.add(data)
+        self.recent.add(*parts)
         if self._zero_ahead and self.end > self._zeroed_end:
             self._write_zeroes()
-        return len(data)
+        return size
 
     def keep_zeroed_ahead(self, *, is_wanted: bool) -> None:
         """Write zeroes ahead of the log's end from now on, or no more."""
@@ -219,15 +221,15 @@ class CommitLog:
             return
         self._zeroed_end = self.end + room
 
-    def _write_pieces(self, data: Buffer, start: int, rolls: list[int]) -> None:
+    def _write_pieces(self, parts: list[Buffer], start: int, rolls: list[int]) -> None:
         if not rolls:
-            self._segments.write(data, start)
+            self._segments.write_parts(parts, start)
             return
-        stop = start + len(data)
-        cuts = [start, *(roll for roll in rolls if start < roll < stop), stop]
-        view = memoryview(data)
-        for piece_start, piece_end in zip(cuts, cuts[1:], strict=False):
-            self._segments.write(view[piece_start - start : piece_end - start], piece_start)
+        end = self.end
+        for stop in (*(roll for roll in rolls if start < roll < end), end):
+            of_file, parts = split_buffers(parts, stop - start)
+            self._segments.write_parts(of_file, start)
+            start = stop
 
     def _undo_write(self, start: int, data: Buffer) -> None:
         """Undo a failed write, on the device too: its records must not come back after a restart.
@@ -324,6 +326,23 @@ class CommitLog:
         """Close the files."""
         self.reader.forget()
         self._segments._files.close()  # noqa: SLF001  # the log owns this cache
+
+
+def _joined(parts: list[Buffer]) -> list[Buffer]:
+    """Join small buffers with their neighbors: a copy of them is cheaper than a longer list."""
+    if len(parts) == 1:
+        return parts
+    joined: list[Buffer] = []
+    small: list[Buffer] = []
+    for part in parts:
+        if len(part) < LARGE_BODY_BYTES:
+            small.append(part)
+            continue
+        if small:
+            joined.append(b"".join(small))
+            small.clear()
+        joined.append(part)
+    return [*joined, b"".join(small)] if small else joined
 
 
 def _records_in(data: Buffer) -> list[tuple[int, int]]:

@@ -25,13 +25,17 @@ class RecentWrites:
         """Forget all bytes; the next write is at `end`."""
         self.start, self.data, self._aged = end, bytearray(), end
 
-    def add(self, data: Buffer) -> None:
-        """Add a write, which follows the last one."""
-        if len(data) >= KEPT_BYTES:
-            self.start += len(self.data) + len(data) - KEPT_BYTES
-            self.data = bytearray(memoryview(data)[len(data) - KEPT_BYTES :])
+    def add(self, *parts: Buffer) -> None:
+        """Add a write, which follows the last one: buffers, one behind the other.
+
+        A large one is not kept: copying it costs more than readers save, who find it in the page cache.
+        """
+        size = sum(map(len, parts))
+        if size >= KEPT_BYTES:
+            self.restart(self.start + len(self.data) + size)
             return
-        self.data += data
+        for part in parts:
+            self.data += part
         if len(self.data) > 2 * KEPT_BYTES:
             self._drop(len(self.data) - KEPT_BYTES)
 

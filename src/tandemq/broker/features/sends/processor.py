@@ -16,7 +16,7 @@ Source: docs/reference/requests.md, "sending"; docs/decisions/0016-one-engine.md
 
 from collections.abc import Mapping
 
-from tandemq.boundary import Now, Turn
+from tandemq.boundary import Buffer, Now, Turn
 from tandemq.broker.features.sends.decoded_path import DecodedPath
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
@@ -106,9 +106,19 @@ class SendPath(Feature, Sends):
             now: the time.
             sender: the user that has to have signed them; None: no user is needed, or it is known that it may send.
         """
+        if not self._begins(link, now):
+            return position
+        return self._engine.take(link.number, link.born_host, data, position, sender, link.budget)
+
+    def take_large(self, link: Link, parts: list[Buffer], now: Now) -> bool:
+        """Accept a large send, given as the parts in which its frame arrived; return whether it is an ordinary one."""
+        return self._begins(link, now) and self._engine.take_large(link.number, link.born_host, parts, link.budget)
+
+    def _begins(self, link: Link, now: Now) -> bool:
+        """Return whether the engine may take sends of a connection now; it is ready for them."""
         puts = self._puts
         if not puts.admits_ordinary or self.decoded.keeps_order(link):
-            return position
+            return False
         if not self._engine.count:
             self._follow_trace_topic()
             log = self._store.log
@@ -121,7 +131,7 @@ class SendPath(Feature, Sends):
                 takes_halves=puts.half_refusal is None and not self._current.config.reject_transactions,
                 takes_ends=self._open_halves is not None and self._open_halves.may_end(),
             )
-        return self._engine.take(link.number, link.born_host, data, position, sender, link.budget)
+        return True
 
     def begin_turn(self, _turn: Turn, now: Now) -> None:
         """Take sends that waited until their rates allow them."""
@@ -135,8 +145,9 @@ class SendPath(Feature, Sends):
         """Store the messages accepted since the last time, before anything else is stored."""
         if self._engine.count:
             sends = self._engine.flush()
-            if sends.data:  # rollbacks store nothing
-                self._store.append(RecordBatch(sends.log_offset, sends.data, sends.queues, sends.keys, sends.store_ms))
+            if sends.records:  # rollbacks store nothing
+                batch = RecordBatch(sends.log_offset, sends.records, sends.queues, sends.keys, sends.store_ms)
+                self._store.append(batch)
             self._puts.note_batch(sends)
             if sends.ends and self._open_halves is not None:
                 self._open_halves.ended_by_engine(sends.ends, sends.store_ms)

@@ -98,6 +98,7 @@ def run_script(script: Script, *, uses_engine: bool, links: Sequence[int] = LINK
     with pytest.MonkeyPatch.context() as patch:
         if not uses_engine:
             patch.setattr(SendPath, "take_ordinary", lambda _self, _link, _data, at, *_: at)
+            patch.setattr(SendPath, "take_large", lambda *_: False)
             patch.setattr(store, "key_rows", python.key_rows)
             patch.setattr(range_reader, "gather_messages", python.gather_messages)
         script(broker)
