@@ -184,7 +184,7 @@ class PullPath(Feature, Pulls):
                 pull = pulls.popleft()
                 pull.is_waiting = False
                 self._waiting_count -= 1
-                self.answer(pull, turn, is_last=True)
+                self._try_again(pull, turn)
             if pulls:
                 self._waiting[link] = pulls
 
@@ -474,16 +474,26 @@ class PullPath(Feature, Pulls):
             shared[wanted] = messages
         return messages
 
-    def _go_on(self, pull: PullRequest, error: StoreError | None, turn: Turn, _now: Now) -> None:
+    def _go_on(self, pull: PullRequest, error: StoreError | None, turn: Turn, now: Now) -> None:
         """Answer a pull whose messages were read from the device, or could not be."""
         if pull.link not in self._links:
             return
+        self._now_ms = now.mono_ms  # jobs end before `begin_turn`
         if error is not None:
             self._cannot_read(pull, turn, error)
         elif self._turn.serving.read is not None and not pull.is_replica:
             self._send_refusal(pull, self._turn.serving.read, turn)
         else:
+            self._try_again(pull, turn)
+
+    def _try_again(self, pull: PullRequest, turn: Turn) -> None:
+        """Answer a pull that waited for room or for the device; its topic may have been deleted meanwhile."""
+        queue = pull.queue
+        if self._store.queues.get((queue.topic, queue.queue_id)) is queue:
             self.answer(pull, turn, is_last=True)
+        else:
+            offset = pull.fields.queue_offset
+            self._send(pull, turn, _AGAIN, "the queue was deleted", offset, queue.max_offset)
 
     def _wanted(self, pull: PullRequest) -> _Range:
         fields = pull.fields

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lab.sim.world.disk import SimDisk
+from lab.sim.world.disk import SimDisk, SimFile
 from tandemq.boundary import READS_AT_ONCE, Job, JobDone
 from tandemq.broker.features.pulls import device_reads
 from tandemq.broker.features.pulls.device_reads import JOB, LATE_MS
@@ -212,6 +212,34 @@ def test_pull_of_a_closed_connection_is_dropped() -> None:
     broker.broker.close(2)
     assert broker.run_reads() == 1
     assert broker.broker.inbox[2] == []
+
+
+def test_pull_of_a_topic_that_was_deleted_meanwhile_is_answered() -> None:
+    broker = Uncached()
+    opaque = broker.pull()
+    deletion = broker.broker.send_request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"})
+    assert broker.run_reads() == 1
+    broker.run_others()
+    assert broker.answer(deletion).code == ResponseCode.SUCCESS
+    answer = broker.answer(opaque)
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "0")
+
+
+def test_read_that_follows_a_slow_one_has_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Uncached()
+    opaque = broker.pull()
+    (entries,) = broker.reads()
+
+    def pread_cached(file: SimFile, size: int, position: int) -> bytes | bytearray | None:
+        return None if file.path.startswith("commitlog/") else file.pread(size, position)
+
+    monkeypatch.setattr(SimFile, "pread_cached", pread_cached)
+    broker.broker._move(broker.broker.now.mono_ms + LATE_MS - 1)  # without a turn
+    broker.broker.turn([], [run_job(entries)])
+    (records,) = broker.reads()
+    broker.broker.pass_time(1)
+    broker.broker.turn([], [run_job(records)])
+    assert broker.answer(opaque).code == ResponseCode.SUCCESS
 
 
 def test_number_of_waiting_pulls_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
