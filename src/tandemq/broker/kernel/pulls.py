@@ -134,7 +134,7 @@ class Pulls(ABC):
     def read_later(self, missing: NotCached, link: int, resume: Resume) -> None:
         """Have what `read` lacks read from the device for a request on a connection, and then call `resume`.
 
-        It is not called if too many requests wait already.
+        It is not called if too many requests wait already, and once if equal ones wait for the same bytes.
 
         Raises:
             DiskFailed: the device does not return.

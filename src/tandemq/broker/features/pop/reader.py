@@ -7,7 +7,6 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from struct import Struct
 from typing import NamedTuple
 
@@ -132,7 +131,7 @@ class PopReader:
         if times:
             log.error("pop: topic=%s cannot be read, times=%d: %s", topic, times, error)
 
-    def _go_on(self, topic: str, error: StoreError | None, _turn: Turn, now: Now) -> None:
+    def go_on(self, topic: str, error: StoreError | None, now: Now) -> None:
         """Have requests tried again whose messages were read from the device."""
         if error is None:
             self._try_again(topic)
@@ -213,7 +212,7 @@ class PopReader:
             messages = self._examine(queue, offset, end, request, found.most - found.count)
         except NotCached as missing:
             found.rest += end - offset
-            self._pulls.read_later(missing, request.link, partial(self._go_on, request.topic))
+            self._pulls.read_later(missing, request.link, _TryAgain(self, request.topic))
             request.reads += 1
             return
         if revive_queue is None:
@@ -337,6 +336,18 @@ class PopReader:
                 yield _with_handle(data, topic, f"{POP_CK}\x01{handle}\x02".encode())
             except (ProtocolError, RecordTooLarge) as error:
                 log.error("pop: the message at log offset %d cannot be sent: %s", head.log_offset, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _TryAgain:
+    """Has the requests for a topic tried again once a read has ended; the same for all of them."""
+
+    reader: PopReader
+    topic: str
+
+    def __call__(self, error: StoreError | None, _turn: Turn, now: Now) -> None:
+        """See `kernel.pulls.Resume`."""
+        self.reader.go_on(self.topic, error, now)
 
 
 def _with_handle(data: bytes, topic: bytes, handle: bytes) -> bytes:

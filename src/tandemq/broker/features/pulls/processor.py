@@ -225,6 +225,7 @@ class PullPath(Feature, Pulls):
     def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
         """Drop the pulls of a connection that closed."""
         self.held.drop_link(link)
+        self._reads.drop_link(link)
         waiting = self._waiting.pop(link, ())
         self._waiting_count -= len(waiting)
         for pull in waiting:

@@ -13,6 +13,7 @@ from tandemq.broker.features.pulls.device_reads import JOB, LATE_MS
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tests.request_fields import pull_fields
 from tests.spec import spec
 from tests.unit.broker.features.pop.consumer import GROUP, TOPIC, pop_fields, taken_from
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, run_job
@@ -214,6 +215,17 @@ def test_pull_of_a_closed_connection_is_dropped() -> None:
     assert broker.broker.inbox[2] == []
 
 
+def test_reads_that_only_closed_connections_need_do_not_begin() -> None:
+    broker = Uncached(60, flushes=False)
+    broker.broker.open(2)
+    for at in range(50):
+        broker.pull(2, queue_offset=at)
+    shared = broker.pull(queue_offset=49)
+    broker.broker.close(2)
+    assert broker.run_reads() == READS_AT_ONCE + 1
+    assert len(messages_in(broker.answer(shared))) == 11
+
+
 def test_pull_of_a_topic_that_was_deleted_meanwhile_is_answered() -> None:
     broker = Uncached()
     opaque = broker.pull()
@@ -325,6 +337,22 @@ def test_peek_of_uncached_messages_waits_for_the_read() -> None:
     broker.run_others()
     answer = broker.answer(opaque)
     assert len(messages_in(answer)) == 8
+
+
+def test_pops_that_are_tried_again_do_not_wait_more_than_once_for_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_reads, "WAITING_PER_LINK_MAX", 5)
+    broker = popped()
+    fields = pop_fields(maxMsgNums=32, pollTime=15_000)
+    pop, _ = (broker.broker.send_request(RequestCode.POP_MESSAGE, fields) for _ in range(2))
+    for at in range(20):
+        broker.broker.send(TOPIC, b"more", queue_id=at % 4)  # each one has the pops tried again
+        broker.run_others()
+    pull = broker.broker.send_request(RequestCode.PULL_MESSAGE, pull_fields(topic=TOPIC, queueOffset=1))
+    assert broker.broker.answer_to(pull) is None, "there is a place left for it"
+    broker.run_reads()
+    broker.run_others()
+    assert broker.answer(pull).code == ResponseCode.SUCCESS
+    assert broker.answer(pop).code == ResponseCode.SUCCESS
 
 
 def test_pop_and_peek_end_without_messages_if_the_device_does_not_return() -> None:
