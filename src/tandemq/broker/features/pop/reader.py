@@ -5,7 +5,7 @@ Source: docs/reference/pop.md; RocketMQ PopMessageProcessor.
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
@@ -111,10 +111,13 @@ class PopReader:
         chance = self._random.randrange(100)
         retry = self._retry_waiting(request, chance)
         topic = self._waiting(TopicKind.NORMAL, request.topic, request.group)
-        request.reads = 0
         found.rest = sum(retry.messages.values()) + sum(topic.messages.values())
-        for kind, queue, waiting in self._in_order(request, retry, topic, chance):
-            if found.count >= most or request.reads >= READS_MAX:
+        order: Iterable[tuple[TopicKind, ConsumeQueue, int]] = self._in_order(request, retry, topic, chance)
+        if request.reads:  # these first, or each try would begin to read further queues
+            before, request.reads = request.reads, {}
+            order = sorted(order, key=lambda place: place[1] not in before)
+        for kind, queue, waiting in order:
+            if found.count >= most or len(request.reads) >= READS_MAX:
                 break
             found.rest -= waiting
             try:
@@ -213,7 +216,7 @@ class PopReader:
         except NotCached as missing:
             found.rest += end - offset
             self._pulls.read_later(missing, request.link, _TryAgain(self, request.topic))
-            request.reads += 1
+            request.reads[queue] = None
             return
         if revive_queue is None:
             found.buffers += messages.buffers

@@ -339,6 +339,50 @@ def test_peek_of_uncached_messages_waits_for_the_read() -> None:
     assert len(messages_in(answer)) == 8
 
 
+@pytest.mark.parametrize("code", [RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE])
+def test_pop_that_must_not_wait_ends_with_a_read_that_finds_nothing(code: RequestCode) -> None:
+    broker = popped()
+    opaque = broker.broker.send_request(code, pop_fields(exp="other"))
+    assert broker.broker.answer_to(opaque) is None
+    for queue_id in range(4):
+        if code == RequestCode.PEEK_MESSAGE:  # it has no filter: the other consumer is faster
+            broker.broker.commit(2, topic=TOPIC, queue_id=queue_id, group=GROUP)
+    broker.run_reads()
+    broker.run_others()
+    empty = ResponseCode.POLLING_TIMEOUT if code == RequestCode.POP_MESSAGE else ResponseCode.PULL_NOT_FOUND
+    assert broker.answer(opaque).code == empty
+
+
+def test_pop_of_many_uncached_queues_reads_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Uncached(0)
+    broker.disk.uncached = 0.0
+    broker.broker.run_jobs = True
+    broker.broker.create_topic(TOPIC, 100)
+    broker.broker.pass_time(2_000)
+    for at in range(100):
+        broker.broker.send(TOPIC, b"%03d" % at, queue_id=at)
+    broker.broker.node.store.flush_queues()
+    broker.forget()
+    cached: set[tuple[str, int]] = set()
+
+    def pread_cached(file: SimFile, size: int, position: int) -> bytes | bytearray | None:
+        return file.pread(size, position) if (file.path, position) in cached else None
+
+    monkeypatch.setattr(SimFile, "pread_cached", pread_cached)
+    opaque = broker.broker.send_request(RequestCode.POP_MESSAGE, pop_fields(maxMsgNums=1, pollTime=15_000))
+    count, waiting = 0, []
+    while (answer := broker.broker.answer_to(opaque)) is None:
+        waiting += broker.reads()
+        read = waiting.pop(0)
+        ranges = read.run.args[0]  # type: ignore[attr-defined]
+        cached |= {(found.file.path, found.position) for found in ranges}
+        broker.broker.turn([], [run_job(read)])
+        broker.run_others()
+        count += 1
+    assert len(taken_from(answer)) == 1
+    assert count <= 16, "the entries and records of eight queues"
+
+
 def test_pops_that_are_tried_again_do_not_wait_more_than_once_for_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_reads, "WAITING_PER_LINK_MAX", 5)
     broker = popped()
