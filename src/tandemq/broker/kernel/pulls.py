@@ -94,10 +94,11 @@ class Pulls(ABC):
         """
 
     @abstractmethod
-    def visible_end(self, queue: ConsumeQueue, log_limit: int | None = None) -> int:
+    def visible_end(self, queue: ConsumeQueue, log_limit: int | None = None, *, may_wait: bool = True) -> int:
         """Return the queue offset behind the last message that may be shown; `log_limit`: None for that of consumers.
 
         Raises:
+            NotCached: entries have to be read from the device first, and `may_wait` is false; see `read_later`.
             StoreError: the entries of the queue cannot be read.
         """
 

@@ -206,7 +206,11 @@ class PopReader:
         found: FoundMessages,
         now: Now,
     ) -> None:
-        end = self._pulls.visible_end(queue)
+        try:
+            end = self._pulls.visible_end(queue, may_wait=False)
+        except NotCached as missing:
+            self._read_later(request, kind, queue, queue.max_offset, missing, found)
+            return
         offset = self._offset(request, kind, queue, end)
         place = queue.topic, request.group, queue.queue_id
         if offset >= end or (request.order and self._orders.is_blocked(place, offset, request.attempt_id, now.wall_ms)):
@@ -214,9 +218,7 @@ class PopReader:
         try:
             messages = self._examine(queue, offset, end, request, found.most - found.count)
         except NotCached as missing:
-            found.rest += end - offset
-            self._pulls.read_later(missing, request.link, _TryAgain(self, request.topic))
-            request.reads[queue] = None
+            self._read_later(request, kind, queue, end, missing, found)
             return
         if revive_queue is None:
             found.buffers += messages.buffers
@@ -227,6 +229,20 @@ class PopReader:
         found.rest += max(0, end - messages.next_offset)
         if revive_queue is not None and not (request.order and messages.number):
             self._move(queue, request.group, messages.next_offset)
+
+    def _read_later(
+        self,
+        request: WaitingRequest,
+        kind: TopicKind,
+        queue: ConsumeQueue,
+        end: int,
+        missing: NotCached,
+        found: FoundMessages,
+    ) -> None:
+        """Have what a request lacks of a queue read from the device; the messages before `end` are left for it."""
+        found.rest += max(0, end - self._offset(request, kind, queue, end))
+        self._pulls.read_later(missing, request.link, _TryAgain(self, request.topic))
+        request.reads[queue] = None
 
     def _examine(self, queue: ConsumeQueue, offset: int, end: int, request: WaitingRequest, most: int) -> Messages:
         """Read messages from an offset on, several times if those examined do not match."""

@@ -14,6 +14,7 @@ from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.request_fields import pull_fields
+from tests.serving import let
 from tests.spec import spec
 from tests.unit.broker.features.pop.consumer import GROUP, TOPIC, pop_fields, taken_from
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, run_job
@@ -337,6 +338,49 @@ def test_peek_of_uncached_messages_waits_for_the_read() -> None:
     broker.run_others()
     answer = broker.answer(opaque)
     assert len(messages_in(answer)) == 8
+
+
+@pytest.fixture
+def blocking(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of the files that the loop has read without regard to the page cache."""
+    paths: list[str] = []
+    pread = SimFile.pread
+
+    def noted(file: SimFile, size: int, position: int) -> bytes:
+        paths.append(file.path)
+        return pread(file, size, position)
+
+    monkeypatch.setattr(SimFile, "pread", noted)
+    return paths
+
+
+@pytest.mark.parametrize("expression", ["*", "a"])
+def test_pull_does_not_wait_for_the_entries_that_say_what_may_be_shown(blocking: list[str], expression: str) -> None:
+    broker = Uncached()
+    end = broker.broker.node.store.log.written_end
+    assert broker.broker.send("TopicA", b"not shown yet", queue_id=1).code == ResponseCode.SUCCESS
+    let(broker.broker.node, visible_end=end)
+    broker.forget()
+    blocking.clear()
+    opaque = broker.pull(expression=expression)
+    assert blocking == []
+    broker.run_reads()
+    assert len(messages_in(broker.answer(opaque))) == 32
+
+
+def test_pop_does_not_wait_for_the_entries_that_say_what_may_be_shown(blocking: list[str]) -> None:
+    broker = popped()
+    end = broker.broker.node.store.log.written_end
+    assert broker.broker.send(TOPIC, b"not shown yet").code == ResponseCode.SUCCESS
+    let(broker.broker.node, visible_end=end)
+    broker.forget()
+    blocking.clear()
+    opaque = broker.broker.send_request(RequestCode.POP_MESSAGE, pop_fields())
+    assert blocking == []
+    broker.run_reads()
+    let(broker.broker.node, visible_end=1 << 62)
+    broker.run_others()
+    assert len(taken_from(broker.answer(opaque))) == 8
 
 
 @pytest.mark.parametrize("code", [RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE])
