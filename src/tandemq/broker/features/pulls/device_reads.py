@@ -27,8 +27,8 @@ LATE = counter("tandemq_device_reads_late_total", "Those that took more than 10 
 IN_PROGRESS = gauge("tandemq_device_reads_in_progress", "Those that have begun and not ended.")
 JOB = "read for pulls"
 LATE_MS = 10_000
-READS_MAX = 8_192
-"""Maximum number of reads that have not ended."""
+READS_MAX = 4_096
+"""Maximum number of reads that have not ended, each of which keeps a file open; at most `open_files_max / 2`."""
 WAITING_MAX = 65_536
 WAITING_PER_LINK_MAX = 4096
 """Maximum number of requests that wait for a read, in total and of one connection."""
@@ -62,6 +62,7 @@ class DeviceReads:
     def __init__(self, kernel: Kernel) -> None:
         """Begin without reads."""
         self._turn = kernel.turn
+        self._reads_max = min(READS_MAX, kernel.store.disk.open_files_max // 2)
         self._reads: dict[_Place, _Read] = {}
         """All that have not ended."""
         self._queues: dict[int, deque[_Read]] = {}
@@ -98,7 +99,7 @@ class DeviceReads:
             raise _not_returned(place.path)
         if read is not None and (link, resume) in read.waiting:
             return True
-        is_full = read is None and len(self._reads) >= READS_MAX
+        is_full = read is None and len(self._reads) >= self._reads_max
         if is_full or self._waiting >= WAITING_MAX or self._waiting_of[link] >= WAITING_PER_LINK_MAX:
             return False
         if read is None:

@@ -25,8 +25,9 @@ TAG = {"TAGS": "a"}
 class Uncached:
     """A broker whose disk the page cache has nothing of, until `cached`."""
 
-    def __init__(self, number: int = 40, *, flushes: bool = True, **changes: Any) -> None:
+    def __init__(self, number: int = 40, *, flushes: bool = True, open_files_max: int = 8192, **changes: Any) -> None:
         self.disk = SimDisk(Random(1))
+        self.disk.open_files_max = open_files_max
         self.broker = Harness(self.disk, **changes)
         for at in range(number):
             assert self.broker.send("TopicA", b"%03d" % at, TAGS="a" if at % 10 else "b").code == ResponseCode.SUCCESS
@@ -278,6 +279,16 @@ def test_number_of_reads_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = Uncached().broker.pull("TopicA")
     assert refused is not None
     assert refused.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+def test_reads_keep_few_files_open() -> None:
+    broker = Uncached(20, open_files_max=10)
+    opaques = [broker.pull(queue_offset=at) for at in range(5)]
+    refused = broker.broker.pull("TopicA", 5)
+    assert refused is not None
+    assert refused.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    broker.run_reads()
+    assert {broker.answer(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
 
 
 def test_filter_returns_what_it_found_before_the_first_uncached_message() -> None:
