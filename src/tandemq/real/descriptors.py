@@ -9,8 +9,8 @@ import resource
 
 CACHED_MAX = 8192
 """Files of queues that a store keeps open, but at most a quarter of the limit."""
-KEPT_MAX = CACHED_MAX + 1024
-"""Descriptors reserved for files: more than a store keeps open, but at most half of the limit."""
+KEPT_MAX = CACHED_MAX + CACHED_MAX // 2 + 1024
+"""Descriptors reserved for files: more than a store and its reads keep open, but at most half of the limit."""
 
 
 def raise_limit(wanted: int | None = None) -> int:

@@ -534,7 +534,9 @@ class MasterSession:
     def log_cached(self) -> None:
         """Copy on: the range of the last `LogNotCached` was read."""
         self._awaits_read = False
-        self._read_end = self.next_offset + READ_BYTES
+        file_bytes = self._log.segment_bytes
+        left = file_bytes - self.next_offset % file_bytes
+        self._read_end = self.next_offset + min(READ_BYTES, left)
 
     def _close(self, reason: str) -> None:
         self.state = MasterSessionState.SHUTDOWN

@@ -239,9 +239,9 @@ class ConsumeQueue(QueueTail):
         per_file = self._file_bytes // QUEUE_ENTRY_BYTES
         self.start_tail(queue_offset - queue_offset % per_file)
 
-    def entry(self, queue_offset: int) -> Entry:
-        """Return one entry between `min_offset` and `max_offset`."""
-        return Entry(*_unpack(self.read(queue_offset, 1), 0))
+    def entry(self, queue_offset: int, *, may_wait: bool = True) -> Entry:
+        """Return one entry between `min_offset` and `max_offset`; `may_wait` and errors: see `read`."""
+        return Entry(*_unpack(self.read(queue_offset, 1, may_wait=may_wait), 0))
 
     def read(self, queue_offset: int, count: int, *, may_wait: bool = True) -> bytes:
         """Return up to `count` packed entries from `queue_offset` on, from files and memory.

@@ -269,7 +269,7 @@ def test_connection_with_a_large_backlog_gets_no_log_bytes() -> None:
 
 
 def test_bytes_that_the_page_cache_lacks_are_sent_after_they_were_read() -> None:
-    log = FakeLog(b"x" * 100)
+    log = FakeLog(b"x" * 100, segment_bytes=4 * READ_BYTES)
     file = SimDisk(random.Random(1)).open("log", create=True)
     log.uncached = FileRange(file, 10, 90)
     session = open_session(log)
@@ -284,6 +284,19 @@ def test_bytes_that_the_page_cache_lacks_are_sent_after_they_were_read() -> None
     assert len(sent(session)) > READ_BYTES
     assert sent(session) == b""
     assert [type(event) for event in events(session)] == [LogNotCached], "what follows is read by the owner again"
+
+
+def test_next_file_is_not_read_before_the_owner_has_read_it() -> None:
+    log = FakeLog(b"x" * 3_000, segment_bytes=1_000)
+    log.uncached = FileRange(SimDisk(random.Random(1)).open("log", create=True), 10, 90)
+    session = open_session(log)
+    session.receive_data(report(10), 0)
+    sent(session)
+    for end in (1_000, 2_000, 3_000):
+        assert LogNotCached in [type(event) for event in events(session)]
+        session.log_cached()
+        sent(session)
+        assert session.next_offset == end
 
 
 def test_disk_that_cannot_be_read_ends_the_session() -> None:

@@ -7,7 +7,9 @@ import pytest
 
 from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Disk
+from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.errors import OffsetGone
+from tandemq.not_cached import NotCached
 from tandemq.storage.log.commit_log import CommitLog
 from tandemq.storage.log.range_reader import BLOCK_BYTES, CREDIT_MAX, KEPT_BYTES_MAX
 from tests.samples import every
@@ -46,6 +48,18 @@ def bytes_from_disk(disk: SimDisk, log: CommitLog) -> list[int]:
 
     log.file_at = lambda offset: (Counting(offset).start, Counting(offset))  # type: ignore[method-assign,assignment,return-value]
     return sizes
+
+
+def test_wrong_entries_are_not_read_ahead() -> None:
+    disk = SimDisk(Random(1))
+    log, _ = filled(disk, 5 << 20)
+    disk.uncached = 1.0
+    places = (0, 200), (200, 200), (2 << 20, -5), (3 << 20, 200), (1 << 40, 200)
+    entries = b"".join(QUEUE_ENTRY.pack(log_offset, size, 0) for log_offset, size in places)
+    with pytest.raises(NotCached) as missing:
+        log.reader.read([(0, 200)], may_wait=False)
+    ahead = log.reader._with_next(missing.value, entries, None)
+    assert [(found.position, found.size) for found in ahead.ranges] == [(0, 400), (3 << 20, 200)]
 
 
 def test_ranges_are_read_correctly() -> None:

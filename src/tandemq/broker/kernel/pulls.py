@@ -94,10 +94,11 @@ class Pulls(ABC):
         """
 
     @abstractmethod
-    def visible_end(self, queue: ConsumeQueue, log_limit: int | None = None) -> int:
+    def visible_end(self, queue: ConsumeQueue, log_limit: int | None = None, *, may_wait: bool = True) -> int:
         """Return the queue offset behind the last message that may be shown; `log_limit`: None for that of consumers.
 
         Raises:
+            NotCached: entries have to be read from the device first, and `may_wait` is false; see `read_later`.
             StoreError: the entries of the queue cannot be read.
         """
 
@@ -134,7 +135,7 @@ class Pulls(ABC):
     def read_later(self, missing: NotCached, link: int, resume: Resume) -> None:
         """Have what `read` lacks read from the device for a request on a connection, and then call `resume`.
 
-        It is not called if too many requests wait already.
+        It is not called if too many requests wait already, and once if equal ones wait for the same bytes.
 
         Raises:
             DiskFailed: the device does not return.

@@ -219,7 +219,7 @@ class RangeReader:
         count = total = 0
         end = self._offset_of(missing) + size
         for start, stop in ranges:
-            if stop <= end or stop - start > AHEAD_BYTES_MAX:
+            if stop <= max(start, end) or stop - start > AHEAD_BYTES_MAX:  # known, wrong or large
                 continue
             if not log.start <= start < log.recent.start or count >= AHEAD_RECORDS_MAX or total >= AHEAD_BYTES_MAX:
                 break

@@ -265,6 +265,7 @@ class PopProcessor(Feature):
 
     def _wait(self, request: WaitingRequest, now: Now) -> bool:
         config = self._current.config
+        request.asked_ms = request.deadline_ms
         if request.reads:
             request.deadline_ms = max(request.deadline_ms, now.mono_ms + READ_MS)
         if request.deadline_ms <= now.mono_ms:
@@ -405,6 +406,9 @@ class PopProcessor(Feature):
             left -= self._queues_of(request)
             if self._answer(request, now):
                 self.waiting.remove(request)
+            elif not request.reads and request.asked_ms <= now.mono_ms:  # it waited for the device alone
+                self.waiting.remove(request)
+                self._time_out(request)
             elif request.selector.codes is None and request.selector.sql is None and not request.order:
                 tries.requests.clear()  # the others would find as little
         return left

@@ -5,9 +5,8 @@ Source: docs/reference/pop.md; RocketMQ PopMessageProcessor.
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from struct import Struct
 from typing import NamedTuple
 
@@ -112,10 +111,13 @@ class PopReader:
         chance = self._random.randrange(100)
         retry = self._retry_waiting(request, chance)
         topic = self._waiting(TopicKind.NORMAL, request.topic, request.group)
-        request.reads = 0
         found.rest = sum(retry.messages.values()) + sum(topic.messages.values())
-        for kind, queue, waiting in self._in_order(request, retry, topic, chance):
-            if found.count >= most or request.reads >= READS_MAX:
+        order: Iterable[tuple[TopicKind, ConsumeQueue, int]] = self._in_order(request, retry, topic, chance)
+        if request.reads:  # these first, or each try would begin to read further queues
+            before, request.reads = request.reads, {}
+            order = sorted(order, key=lambda place: place[1] not in before)
+        for kind, queue, waiting in order:
+            if found.count >= most or len(request.reads) >= READS_MAX:
                 break
             found.rest -= waiting
             try:
@@ -132,7 +134,7 @@ class PopReader:
         if times:
             log.error("pop: topic=%s cannot be read, times=%d: %s", topic, times, error)
 
-    def _go_on(self, topic: str, error: StoreError | None, _turn: Turn, now: Now) -> None:
+    def go_on(self, topic: str, error: StoreError | None, now: Now) -> None:
         """Have requests tried again whose messages were read from the device."""
         if error is None:
             self._try_again(topic)
@@ -204,7 +206,11 @@ class PopReader:
         found: FoundMessages,
         now: Now,
     ) -> None:
-        end = self._pulls.visible_end(queue)
+        try:
+            end = self._pulls.visible_end(queue, may_wait=False)
+        except NotCached as missing:
+            self._read_later(request, kind, queue, queue.max_offset, missing, found)
+            return
         offset = self._offset(request, kind, queue, end)
         place = queue.topic, request.group, queue.queue_id
         if offset >= end or (request.order and self._orders.is_blocked(place, offset, request.attempt_id, now.wall_ms)):
@@ -212,9 +218,7 @@ class PopReader:
         try:
             messages = self._examine(queue, offset, end, request, found.most - found.count)
         except NotCached as missing:
-            found.rest += end - offset
-            self._pulls.read_later(missing, request.link, partial(self._go_on, request.topic))
-            request.reads += 1
+            self._read_later(request, kind, queue, end, missing, found)
             return
         if revive_queue is None:
             found.buffers += messages.buffers
@@ -225,6 +229,20 @@ class PopReader:
         found.rest += max(0, end - messages.next_offset)
         if revive_queue is not None and not (request.order and messages.number):
             self._move(queue, request.group, messages.next_offset)
+
+    def _read_later(
+        self,
+        request: WaitingRequest,
+        kind: TopicKind,
+        queue: ConsumeQueue,
+        end: int,
+        missing: NotCached,
+        found: FoundMessages,
+    ) -> None:
+        """Have what a request lacks of a queue read from the device; the messages before `end` are left for it."""
+        found.rest += max(0, end - self._offset(request, kind, queue, end))
+        self._pulls.read_later(missing, request.link, _TryAgain(self, request.topic))
+        request.reads[queue] = None
 
     def _examine(self, queue: ConsumeQueue, offset: int, end: int, request: WaitingRequest, most: int) -> Messages:
         """Read messages from an offset on, several times if those examined do not match."""
@@ -337,6 +355,18 @@ class PopReader:
                 yield _with_handle(data, topic, f"{POP_CK}\x01{handle}\x02".encode())
             except (ProtocolError, RecordTooLarge) as error:
                 log.error("pop: the message at log offset %d cannot be sent: %s", head.log_offset, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _TryAgain:
+    """Has the requests for a topic tried again once a read has ended; the same for all of them."""
+
+    reader: PopReader
+    topic: str
+
+    def __call__(self, error: StoreError | None, _turn: Turn, now: Now) -> None:
+        """See `kernel.pulls.Resume`."""
+        self.reader.go_on(self.topic, error, now)
 
 
 def _with_handle(data: bytes, topic: bytes, handle: bytes) -> bytes:

@@ -9,6 +9,7 @@ from itertools import count, islice
 
 from tandemq.broker.filter.selector import ALL_MESSAGES, MessageSelector
 from tandemq.model.command import Command
+from tandemq.storage.consume_queue import ConsumeQueue
 
 WAITING_PER_LINK_MAX = 4_096
 Place = tuple[str, int]
@@ -39,8 +40,10 @@ class WaitingRequest:
     """Whether it asks whether there are messages, and takes none."""
     is_peek: bool = False
     """Whether it looks at messages, and takes none."""
-    reads: int = 0
-    """Number of queues that are read from the device for it."""
+    asked_ms: int = 0
+    """Monotonic time up to which the client lets it wait; the deadline is later if the device has to be waited for."""
+    reads: dict[ConsumeQueue, None] = field(default_factory=dict)
+    """Queues that are read from the device for it."""
     is_waiting: bool = field(default=False, init=False)
 
 

@@ -27,8 +27,8 @@ LATE = counter("tandemq_device_reads_late_total", "Those that took more than 10 
 IN_PROGRESS = gauge("tandemq_device_reads_in_progress", "Those that have begun and not ended.")
 JOB = "read for pulls"
 LATE_MS = 10_000
-READS_MAX = 8_192
-"""Maximum number of reads that have not ended."""
+READS_MAX = 4_096
+"""Maximum number of reads that have not ended, each of which keeps a file open; at most `open_files_max / 2`."""
 WAITING_MAX = 65_536
 WAITING_PER_LINK_MAX = 4096
 """Maximum number of requests that wait for a read, in total and of one connection."""
@@ -50,8 +50,8 @@ class _Read:
 
     place: _Place
     ranges: Sequence[FileRange]
-    waiting: list[tuple[int, Resume]] = field(default_factory=list)
-    """Connection and continuation of the requests that wait for it."""
+    waiting: dict[tuple[int, Resume], None] = field(default_factory=dict)
+    """Connection and continuation of the requests that wait for it. Pops of a topic share one continuation."""
     began_ms: int = 0
     is_late: bool = False
 
@@ -62,6 +62,7 @@ class DeviceReads:
     def __init__(self, kernel: Kernel) -> None:
         """Begin without reads."""
         self._turn = kernel.turn
+        self._reads_max = min(READS_MAX, kernel.store.disk.open_files_max // 2)
         self._reads: dict[_Place, _Read] = {}
         """All that have not ended."""
         self._queues: dict[int, deque[_Read]] = {}
@@ -96,13 +97,15 @@ class DeviceReads:
         read = self._reads.get(place)
         if self._hangs or (read is not None and read.is_late):
             raise _not_returned(place.path)
-        is_full = read is None and len(self._reads) >= READS_MAX
+        if read is not None and (link, resume) in read.waiting:
+            return True
+        is_full = read is None and len(self._reads) >= self._reads_max
         if is_full or self._waiting >= WAITING_MAX or self._waiting_of[link] >= WAITING_PER_LINK_MAX:
             return False
         if read is None:
             read = self._reads[place] = _Read(place, missing.ranges)
             self._queues.setdefault(link, deque()).append(read)
-        read.waiting.append((link, resume))
+        read.waiting[link, resume] = None
         self._waiting += 1
         self._waiting_of[link] += 1
         self._start(now_ms)
@@ -145,13 +148,28 @@ class DeviceReads:
         self._resume(read, done.error, turn, now)
 
     def _resume(self, read: _Read, error: StoreError | None, turn: Turn, now: Now) -> None:
-        waiting, read.waiting = read.waiting, []
+        waiting = list(read.waiting)
+        self._end_wait(read, waiting)
+        for _, resume in waiting:
+            resume(error, turn, now)
+
+    def _end_wait(self, read: _Read, waiting: Sequence[tuple[int, Resume]]) -> None:
         self._waiting -= len(waiting)
         for link, resume in waiting:
+            del read.waiting[link, resume]
             self._waiting_of[link] -= 1
             if not self._waiting_of[link]:
                 del self._waiting_of[link]
-            resume(error, turn, now)
+
+    def drop_link(self, link: int) -> None:
+        """Forget the reads that a connection needed which has closed, unless they have begun or others need them."""
+        for read in self._queues.pop(link, ()):
+            self._end_wait(read, [request for request in read.waiting if request[0] == link])
+            if read.waiting:
+                other, _ = next(iter(read.waiting))
+                self._queues.setdefault(other, deque()).append(read)
+            else:
+                del self._reads[read.place]
 
     def deadline_ms(self) -> int | None:
         """Return when a read is late, monotonic ms."""

@@ -184,7 +184,7 @@ class PullPath(Feature, Pulls):
                 pull = pulls.popleft()
                 pull.is_waiting = False
                 self._waiting_count -= 1
-                self.answer(pull, turn, is_last=True)
+                self._try_again(pull, turn)
             if pulls:
                 self._waiting[link] = pulls
 
@@ -225,6 +225,7 @@ class PullPath(Feature, Pulls):
     def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
         """Drop the pulls of a connection that closed."""
         self.held.drop_link(link)
+        self._reads.drop_link(link)
         waiting = self._waiting.pop(link, ())
         self._waiting_count -= len(waiting)
         for pull in waiting:
@@ -376,9 +377,11 @@ class PullPath(Feature, Pulls):
         offset = pull.fields.queue_offset
         start = queue.min_offset
         try:
-            end = self.visible_end(queue, self._limit(pull))
+            end = self._end_for(pull, turn)
         except StoreError as error:
             self._cannot_read(pull, turn, error)
+            return True
+        if end is None:
             return True
         if (offset == end and end > 0) or (end == 0 and offset == 0):
             if not is_last:
@@ -400,6 +403,19 @@ class PullPath(Feature, Pulls):
         self.counters.misses += 1
         self._send(pull, turn, code, status, next_offset, end)
         return True
+
+    def _end_for(self, pull: PullRequest, turn: Turn) -> int | None:
+        """Return the visible end of a queue; None if the pull waits for the device, or its client pulls again."""
+        try:
+            return self.visible_end(pull.queue, self._limit(pull), may_wait=False)
+        except NotCached as missing:
+            self._read_first(pull, missing, turn, pull.queue.max_offset)
+            return None
+
+    def _read_first(self, pull: PullRequest, missing: NotCached, turn: Turn, end: int) -> None:
+        """Have what a pull lacks read from the device; if too many requests wait, its client pulls again."""
+        if not self._reads.begin(missing, pull.link, partial(self._go_on, pull), self._now_ms):
+            self._send(pull, turn, _AGAIN, _TOO_MANY, pull.fields.queue_offset, end)
 
     def _answer_found(self, pull: PullRequest, turn: Turn, end: int, *, is_last: bool) -> bool:
         if not self.has_room(pull.link):
@@ -467,23 +483,32 @@ class PullPath(Feature, Pulls):
             if self._reads.must_wait(missing, self._now_ms):
                 messages = self._read_range(pull.queue, wanted, may_wait=True)
             else:
-                if not self._reads.begin(missing, pull.link, partial(self._go_on, pull), self._now_ms):
-                    self._send(pull, turn, _AGAIN, _TOO_MANY, pull.fields.queue_offset, end)
+                self._read_first(pull, missing, turn, end)
                 return None
         if shared is not None:
             shared[wanted] = messages
         return messages
 
-    def _go_on(self, pull: PullRequest, error: StoreError | None, turn: Turn, _now: Now) -> None:
+    def _go_on(self, pull: PullRequest, error: StoreError | None, turn: Turn, now: Now) -> None:
         """Answer a pull whose messages were read from the device, or could not be."""
         if pull.link not in self._links:
             return
+        self._now_ms = now.mono_ms  # jobs end before `begin_turn`
         if error is not None:
             self._cannot_read(pull, turn, error)
         elif self._turn.serving.read is not None and not pull.is_replica:
             self._send_refusal(pull, self._turn.serving.read, turn)
         else:
+            self._try_again(pull, turn)
+
+    def _try_again(self, pull: PullRequest, turn: Turn) -> None:
+        """Answer a pull that waited for room or for the device; its topic may have been deleted meanwhile."""
+        queue = pull.queue
+        if self._store.queues.get((queue.topic, queue.queue_id)) is queue:
             self.answer(pull, turn, is_last=True)
+        else:
+            offset = pull.fields.queue_offset
+            self._send(pull, turn, _AGAIN, "the queue was deleted", offset, queue.max_offset)
 
     def _wanted(self, pull: PullRequest) -> _Range:
         fields = pull.fields
@@ -565,19 +590,27 @@ class PullPath(Feature, Pulls):
         serving = self._turn.serving
         return min(serving.visible_end, serving.replica_end) if pull.is_replica else serving.visible_end
 
-    def visible_end(self, queue: ConsumeQueue, log_limit: int | None = None) -> int:
-        """Return the queue offset behind the last message that may be shown; `log_limit`: None for that of consumers.
+    def visible_end(self, queue: ConsumeQueue, log_limit: int | None = None, *, may_wait: bool = True) -> int:
+        """See `Pulls`."""
+        try:
+            return self._visible_end(queue, log_limit, may_wait=may_wait)
+        except NotCached as missing:
+            if not self._reads.must_wait(missing, self._now_ms):
+                raise
+            return self._visible_end(queue, log_limit, may_wait=True)
 
-        Raises:
-            StoreError: the entries of the queue cannot be read.
-        """
+    def _visible_end(self, queue: ConsumeQueue, log_limit: int | None, *, may_wait: bool) -> int:
         limit = self._turn.serving.visible_end if log_limit is None else log_limit
         start, end = queue.min_offset, queue.max_offset
         if limit >= self._store.log.written_end or start >= end:
             return end
-        if queue.entry(end - 1).log_offset < limit:
+
+        def log_offset(queue_offset: int) -> int:
+            return queue.entry(queue_offset, may_wait=may_wait).log_offset
+
+        if log_offset(end - 1) < limit:
             return end
-        return bisect_left(range(end), limit, start, end, key=lambda queue_offset: queue.entry(queue_offset).log_offset)
+        return bisect_left(range(end), limit, start, end, key=log_offset)
 
     def _shows_all(self, queue: ConsumeQueue) -> bool:
         """Return whether all messages of a queue may be shown; False also while its entries cannot be read.

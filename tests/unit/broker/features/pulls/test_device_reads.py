@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from lab.sim.world.disk import SimDisk
+from lab.sim.world.disk import SimDisk, SimFile
 from tandemq.boundary import READS_AT_ONCE, Job, JobDone
 from tandemq.broker.features.pulls import device_reads
 from tandemq.broker.features.pulls.device_reads import JOB, LATE_MS
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tests.request_fields import pull_fields
+from tests.serving import let
 from tests.spec import spec
 from tests.unit.broker.features.pop.consumer import GROUP, TOPIC, pop_fields, taken_from
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, run_job
@@ -23,8 +25,9 @@ TAG = {"TAGS": "a"}
 class Uncached:
     """A broker whose disk the page cache has nothing of, until `cached`."""
 
-    def __init__(self, number: int = 40, *, flushes: bool = True, **changes: Any) -> None:
+    def __init__(self, number: int = 40, *, flushes: bool = True, open_files_max: int = 8192, **changes: Any) -> None:
         self.disk = SimDisk(Random(1))
+        self.disk.open_files_max = open_files_max
         self.broker = Harness(self.disk, **changes)
         for at in range(number):
             assert self.broker.send("TopicA", b"%03d" % at, TAGS="a" if at % 10 else "b").code == ResponseCode.SUCCESS
@@ -214,6 +217,45 @@ def test_pull_of_a_closed_connection_is_dropped() -> None:
     assert broker.broker.inbox[2] == []
 
 
+def test_reads_that_only_closed_connections_need_do_not_begin() -> None:
+    broker = Uncached(60, flushes=False)
+    broker.broker.open(2)
+    for at in range(50):
+        broker.pull(2, queue_offset=at)
+    shared = broker.pull(queue_offset=49)
+    broker.broker.close(2)
+    assert broker.run_reads() == READS_AT_ONCE + 1
+    assert len(messages_in(broker.answer(shared))) == 11
+
+
+def test_pull_of_a_topic_that_was_deleted_meanwhile_is_answered() -> None:
+    broker = Uncached()
+    opaque = broker.pull()
+    deletion = broker.broker.send_request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"})
+    assert broker.run_reads() == 1
+    broker.run_others()
+    assert broker.answer(deletion).code == ResponseCode.SUCCESS
+    answer = broker.answer(opaque)
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "0")
+
+
+def test_read_that_follows_a_slow_one_has_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Uncached()
+    opaque = broker.pull()
+    (entries,) = broker.reads()
+
+    def pread_cached(file: SimFile, size: int, position: int) -> bytes | bytearray | None:
+        return None if file.path.startswith("commitlog/") else file.pread(size, position)
+
+    monkeypatch.setattr(SimFile, "pread_cached", pread_cached)
+    broker.broker._move(broker.broker.now.mono_ms + LATE_MS - 1)  # without a turn
+    broker.broker.turn([], [run_job(entries)])
+    (records,) = broker.reads()
+    broker.broker.pass_time(1)
+    broker.broker.turn([], [run_job(records)])
+    assert broker.answer(opaque).code == ResponseCode.SUCCESS
+
+
 def test_number_of_waiting_pulls_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_reads, "WAITING_PER_LINK_MAX", 2)
     broker = Uncached()
@@ -237,6 +279,16 @@ def test_number_of_reads_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = Uncached().broker.pull("TopicA")
     assert refused is not None
     assert refused.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+def test_reads_keep_few_files_open() -> None:
+    broker = Uncached(20, open_files_max=10)
+    opaques = [broker.pull(queue_offset=at) for at in range(5)]
+    refused = broker.broker.pull("TopicA", 5)
+    assert refused is not None
+    assert refused.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    broker.run_reads()
+    assert {broker.answer(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
 
 
 def test_filter_returns_what_it_found_before_the_first_uncached_message() -> None:
@@ -297,6 +349,109 @@ def test_peek_of_uncached_messages_waits_for_the_read() -> None:
     broker.run_others()
     answer = broker.answer(opaque)
     assert len(messages_in(answer)) == 8
+
+
+@pytest.fixture
+def blocking(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of the files that the loop has read without regard to the page cache."""
+    paths: list[str] = []
+    pread = SimFile.pread
+
+    def noted(file: SimFile, size: int, position: int) -> bytes:
+        paths.append(file.path)
+        return pread(file, size, position)
+
+    monkeypatch.setattr(SimFile, "pread", noted)
+    return paths
+
+
+@pytest.mark.parametrize("expression", ["*", "a"])
+def test_pull_does_not_wait_for_the_entries_that_say_what_may_be_shown(blocking: list[str], expression: str) -> None:
+    broker = Uncached()
+    end = broker.broker.node.store.log.written_end
+    assert broker.broker.send("TopicA", b"not shown yet", queue_id=1).code == ResponseCode.SUCCESS
+    let(broker.broker.node, visible_end=end)
+    broker.forget()
+    blocking.clear()
+    opaque = broker.pull(expression=expression)
+    assert blocking == []
+    broker.run_reads()
+    assert len(messages_in(broker.answer(opaque))) == 32
+
+
+def test_pop_does_not_wait_for_the_entries_that_say_what_may_be_shown(blocking: list[str]) -> None:
+    broker = popped()
+    end = broker.broker.node.store.log.written_end
+    assert broker.broker.send(TOPIC, b"not shown yet").code == ResponseCode.SUCCESS
+    let(broker.broker.node, visible_end=end)
+    broker.forget()
+    blocking.clear()
+    opaque = broker.broker.send_request(RequestCode.POP_MESSAGE, pop_fields())
+    assert blocking == []
+    broker.run_reads()
+    let(broker.broker.node, visible_end=1 << 62)
+    broker.run_others()
+    assert len(taken_from(broker.answer(opaque))) == 8
+
+
+@pytest.mark.parametrize("code", [RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE])
+def test_pop_that_must_not_wait_ends_with_a_read_that_finds_nothing(code: RequestCode) -> None:
+    broker = popped()
+    opaque = broker.broker.send_request(code, pop_fields(exp="other"))
+    assert broker.broker.answer_to(opaque) is None
+    for queue_id in range(4):
+        if code == RequestCode.PEEK_MESSAGE:  # it has no filter: the other consumer is faster
+            broker.broker.commit(2, topic=TOPIC, queue_id=queue_id, group=GROUP)
+    broker.run_reads()
+    broker.run_others()
+    empty = ResponseCode.POLLING_TIMEOUT if code == RequestCode.POP_MESSAGE else ResponseCode.PULL_NOT_FOUND
+    assert broker.answer(opaque).code == empty
+
+
+def test_pop_of_many_uncached_queues_reads_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Uncached(0)
+    broker.disk.uncached = 0.0
+    broker.broker.run_jobs = True
+    broker.broker.create_topic(TOPIC, 100)
+    broker.broker.pass_time(2_000)
+    for at in range(100):
+        broker.broker.send(TOPIC, b"%03d" % at, queue_id=at)
+    broker.broker.node.store.flush_queues()
+    broker.forget()
+    cached: set[tuple[str, int]] = set()
+
+    def pread_cached(file: SimFile, size: int, position: int) -> bytes | bytearray | None:
+        return file.pread(size, position) if (file.path, position) in cached else None
+
+    monkeypatch.setattr(SimFile, "pread_cached", pread_cached)
+    opaque = broker.broker.send_request(RequestCode.POP_MESSAGE, pop_fields(maxMsgNums=1, pollTime=15_000))
+    count, waiting = 0, []
+    while (answer := broker.broker.answer_to(opaque)) is None:
+        waiting += broker.reads()
+        read = waiting.pop(0)
+        ranges = read.run.args[0]  # type: ignore[attr-defined]
+        cached |= {(found.file.path, found.position) for found in ranges}
+        broker.broker.turn([], [run_job(read)])
+        broker.run_others()
+        count += 1
+    assert len(taken_from(answer)) == 1
+    assert count <= 16, "the entries and records of eight queues"
+
+
+def test_pops_that_are_tried_again_do_not_wait_more_than_once_for_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_reads, "WAITING_PER_LINK_MAX", 5)
+    broker = popped()
+    fields = pop_fields(maxMsgNums=32, pollTime=15_000)
+    pop, _ = (broker.broker.send_request(RequestCode.POP_MESSAGE, fields) for _ in range(2))
+    for at in range(20):
+        broker.broker.send(TOPIC, b"more", queue_id=at % 4)  # each one has the pops tried again
+        broker.run_others()
+    pull = broker.broker.send_request(RequestCode.PULL_MESSAGE, pull_fields(topic=TOPIC, queueOffset=1))
+    assert broker.broker.answer_to(pull) is None, "there is a place left for it"
+    broker.run_reads()
+    broker.run_others()
+    assert broker.answer(pull).code == ResponseCode.SUCCESS
+    assert broker.answer(pop).code == ResponseCode.SUCCESS
 
 
 def test_pop_and_peek_end_without_messages_if_the_device_does_not_return() -> None:

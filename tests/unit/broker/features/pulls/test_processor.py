@@ -429,6 +429,16 @@ def answered_by(broker: Harness, act: Callable[[], object], link: int = CLIENT) 
     return [answer.code for answer in broker.inbox[link]]
 
 
+def test_pull_that_waits_for_room_in_a_topic_that_is_deleted_meanwhile_is_answered(narrow: Harness) -> None:
+    fields = {key: str(value) for key, value in pull_fields().items()}
+    frames = [encode_command(Command(RequestCode.PULL_MESSAGE, 1_000 + n, fields=fields)) for n in range(3)]
+    deletion = Command(RequestCode.DELETE_TOPIC_IN_BROKER, 1_003, fields={"topic": "TopicA"})
+    answered_by(narrow, lambda: narrow.turn([(CLIENT, b"".join([*frames, encode_command(deletion)]))]))
+    narrow.turn()
+    codes = {answer.opaque: answer.code for answer in narrow.inbox[CLIENT]}
+    assert codes == {1_000: OK, 1_001: OK, 1_002: AGAIN, 1_003: OK}
+
+
 def test_bytes_of_responses_per_turn_are_limited_and_the_next_turn_continues(narrow: Harness) -> None:
     assert pull_in_one_turn(narrow, 5) == [OK] * 2
     assert narrow.node.deadline_ms() == 0
