@@ -247,7 +247,7 @@ class Job:
     """Set if `run` only syncs these files: a shell may then submit the syncs to the kernel instead."""
     is_read: bool = False
     """Set if `run` reads the device for clients or slaves, and may hang with it: a shell has READS_AT_ONCE threads for
-    such jobs. A node has no more of them in progress for clients, and one for each slave."""
+    such jobs. A node has no more of them in progress for clients, and half as many for slaves."""
 
 
 @dataclass(frozen=True, slots=True)

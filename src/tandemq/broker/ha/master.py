@@ -4,9 +4,11 @@
 """
 
 import logging
+from collections import deque
+from dataclasses import dataclass
 from functools import partial
 
-from tandemq.boundary import Job, JobDone, Now, Opened, Turn
+from tandemq.boundary import READS_AT_ONCE, Job, JobDone, Now, Opened, Turn
 from tandemq.broker.ha.admission import SlaveAdmission
 from tandemq.broker.ha.lost_tail import LostTail
 from tandemq.broker.ha.replica_progress import SlaveOffsets
@@ -22,13 +24,27 @@ from tandemq.codec.ha import Heartbeat
 from tandemq.errors import StoreError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.peers import host_of
-from tandemq.not_cached import read_ranges
+from tandemq.not_cached import FileRange, read_ranges
 from tandemq.replication import master
 from tandemq.replication.acknowledged import copied_offset, enough_in_reach
 from tandemq.replication.authentication import MasterProver
 
 log = logging.getLogger(__name__)
 READ_JOB = "read for a slave"
+READS_MAX = READS_AT_ONCE // 2
+"""Number of reads of the device for slaves at a time."""
+LATE_MS = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class _LogRead:
+    """A read of the device for a slave."""
+
+    session: master.MasterSession
+    range: FileRange
+    began_ms: int = 0
+    is_late: bool = False
+    """Whether it was logged that the device does not return."""
 
 
 class MasterSide:
@@ -54,6 +70,10 @@ class MasterSide:
         """Connection of each slave that copies, by broker id."""
         self._speakers: dict[str, int] = {}
         """The connection whose acknowledgements count, by the slave's name."""
+        self._reads: deque[_LogRead] = deque()
+        """Reads of the device for slaves that have not begun."""
+        self._running: list[_LogRead] = []
+        """Those that have begun."""
         self._addresses: dict[int, str] = {}
         """Where each slave takes requests, by broker id, from its introduction."""
 
@@ -114,6 +134,7 @@ class MasterSide:
 
     def tick(self, turn: Turn, now: Now) -> None:
         """Close connections of silent slaves; accept the loss of a tail that no slave returned in time."""
+        self._warn_of_late_reads(now)
         for link, session in list(self.sessions.items()):
             session.tick(now.mono_ms)
             self._events(link, session, turn, now)
@@ -153,19 +174,42 @@ class MasterSide:
                 session.begin_transfer(self._store.log.written_end)
                 self._linked(link, session, now)
             elif isinstance(event, master.LogNotCached):
-                run, done = partial(read_ranges, [event.range]), partial(self._was_read, session)
-                turn.jobs.append(Job(READ_JOB, run, done, is_read=True))
+                self._reads.append(_LogRead(session, event.range))
+                self._start_reads(turn, now)
             elif isinstance(event, master.MasterSessionClosed):
                 self._say_closed(link, event.reason, now)
                 turn.closes.append((link, event.reason))
 
-    def _was_read(self, session: master.MasterSession, done: JobDone, _turn: Turn, _now: Now) -> None:
+    def _start_reads(self, turn: Turn, now: Now) -> None:
+        """Begin reads of the device for slaves, a few at a time: clients use the same threads."""
+        while self._reads and len(self._running) < READS_MAX:
+            read = self._reads.popleft()
+            if read.session.state is master.MasterSessionState.SHUTDOWN:
+                continue
+            read.began_ms = now.mono_ms
+            self._running.append(read)
+            run, done = partial(read_ranges, [read.range]), partial(self._was_read, read)
+            turn.jobs.append(Job(READ_JOB, run, done, is_read=True))
+
+    def _was_read(self, read: _LogRead, done: JobDone, turn: Turn, now: Now) -> None:
+        self._running.remove(read)
+        self._start_reads(turn, now)
         if isinstance(done.error, StoreError):
-            session.end(f"the log cannot be read at {session.next_offset}: {done.error}")
+            read.session.end(f"the log cannot be read at {read.session.next_offset}: {done.error}")
         elif done.error is not None:
             raise done.error
         else:
-            session.log_cached()
+            read.session.log_cached()
+
+    def _warn_of_late_reads(self, now: Now) -> None:
+        for read in self._running:
+            if not read.is_late and now.mono_ms - read.began_ms >= LATE_MS:
+                read.is_late = True
+                log.error(
+                    "replication: the device has not returned for %d s, slaves that need it wait: file=%s",
+                    LATE_MS // 1000,
+                    read.range.file.path,
+                )
 
     def _say_closed(self, link: int, reason: str, now: Now) -> None:
         """Log the end of a session; refused peers are counted, and logged once a minute per address."""

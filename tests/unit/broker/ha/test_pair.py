@@ -13,7 +13,7 @@ from tandemq.not_cached import FileRange, read_ranges
 from tandemq.real.disk import RealFile
 from tests.spec import spec
 from tests.unit.broker.ha.group import Group, Member, delete_files
-from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
+from tests.unit.broker.harness import CLIENT, Harness, messages_in, run_job, send_fields
 
 OK = ResponseCode.SUCCESS
 DEFAULTS = BrokerConfig()
@@ -85,6 +85,31 @@ def test_device_that_fails_ends_the_session_of_the_slave(tmp_path: Path, monkeyp
         group.pass_time(10_000)
         assert group.master.node.store.log.end > group.slave.node.store.log.end
     group.pass_time(10_000)
+    group.settle()
+    group.assert_same_logs()
+
+
+def test_slaves_whose_reads_hang_leave_threads_to_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = Group(tmp_path, role="ASYNC_MASTER", slaves=3)
+    group.settle()
+    group.cut()
+    for _ in range(5):
+        group.send(bytes(1_500))
+    group.master.node.store.log.recent.restart(group.master.node.store.log.end)
+    monkeypatch.setattr(RealFile, "pread_cached", lambda *_: None)
+    group.master.run_jobs = False
+    with caplog.at_level(logging.ERROR):
+        group.pass_time(30_000)
+    reads = [job for job in group.master.jobs if job.name == master.READ_JOB]
+    assert len(reads) == master.READS_MAX == 2
+    late = [record for record in caplog.records if "the device has not returned" in record.message]
+    assert len(late) == 2, "once for each"
+    group.master.run_jobs = True
+    for job in group.master.jobs:
+        group.master.turn([], [run_job(job)])
+    group.pass_time(30_000)
     group.settle()
     group.assert_same_logs()
 

@@ -503,12 +503,13 @@ class PullPath(Feature, Pulls):
 
     def _try_again(self, pull: PullRequest, turn: Turn) -> None:
         """Answer a pull that waited for room or for the device; its topic may have been deleted meanwhile."""
-        queue = pull.queue
-        if self._store.queues.get((queue.topic, queue.queue_id)) is queue:
-            self.answer(pull, turn, is_last=True)
-        else:
-            offset = pull.fields.queue_offset
+        queue, offset = pull.queue, pull.fields.queue_offset
+        if self._store.queues.get((queue.topic, queue.queue_id)) is not queue:
             self._send(pull, turn, _AGAIN, "the queue was deleted", offset, queue.max_offset)
+        elif pull.is_helped and not (self._slave_reads.helps and queue.min_offset <= offset < queue.max_offset):
+            self._send(pull, turn, _FAILED, "this slave does not have it any more", offset, queue.max_offset)
+        else:
+            self.answer(pull, turn, is_last=True)
 
     def _wanted(self, pull: PullRequest) -> _Range:
         fields = pull.fields
