@@ -8,8 +8,10 @@ import pytest
 
 from lab.sim.world.disk import SimDisk, SimFile
 from tandemq.boundary import READS_AT_ONCE, Job, JobDone
-from tandemq.broker.features.pulls import device_reads
+from tandemq.broker.features.pulls import device_reads, processor
 from tandemq.broker.features.pulls.device_reads import JOB, LATE_MS
+from tandemq.broker.features.pulls.pull_request import PullRequest
+from tandemq.broker.features.pulls.slave_reads import SlaveReads
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -254,6 +256,28 @@ def test_read_that_follows_a_slow_one_has_all_the_time(monkeypatch: pytest.Monke
     broker.broker.pass_time(1)
     broker.broker.turn([], [run_job(records)])
     assert broker.answer(opaque).code == ResponseCode.SUCCESS
+
+
+def test_slave_that_helps_sends_a_pull_to_the_master_if_its_messages_are_deleted_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[PullRequest] = []
+
+    class Helped(PullRequest):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            self.is_helped = self.is_replica = True
+            made.append(self)
+
+    monkeypatch.setattr(processor, "PullRequest", Helped)
+    monkeypatch.setattr(SlaveReads, "helps", property(lambda _: True))
+    broker = Uncached(flushes=False)
+    opaque = broker.pull()
+    made[0].queue.min_offset = 5
+    broker.run_reads()
+    answer = broker.answer(opaque)
+    assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert (answer.fields["suggestWhichBrokerId"], answer.fields["nextBeginOffset"]) == ("0", "0")
 
 
 def test_number_of_waiting_pulls_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
