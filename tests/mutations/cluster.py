@@ -14,6 +14,7 @@ from tandemq.boundary import Buffer, Disk, Turn
 from tandemq.broker.features.delay import service as delay
 from tandemq.broker.features.pulls import hold_service as longpoll
 from tandemq.broker.features.pulls import message_reader
+from tandemq.broker.features.pulls import processor as pulls
 from tandemq.broker.features.replies import reply_message as replies
 from tandemq.broker.features.retries import send_back as retry
 from tandemq.broker.features.scrub import repair
@@ -386,14 +387,28 @@ def answers_unchecked() -> AbstractContextManager[Any]:
     """Records read by a pull are not compared with the queue entries, and reads start eight bytes early."""
     read = range_reader.RangeReader.read
 
-    def beside(self: range_reader.RangeReader, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return read(self, [(start - 8, end - 8) if start >= 8 else (start, end) for start, end in ranges])
+    def beside(
+        self: range_reader.RangeReader, ranges: Sequence[tuple[int, int]], *, may_wait: bool = True
+    ) -> list[bytes]:
+        early = [(start - 8, end - 8) if start >= 8 else (start, end) for start, end in ranges]
+        return read(self, early, may_wait=may_wait)
 
     return both(
         patched(range_reader.RangeReader, "gather", lambda *_, **__: None),
         patched(range_reader.RangeReader, "read", beside),
         patched(message_reader, "_is_record", lambda *_: True),
     )
+
+
+def uncached_skipped() -> AbstractContextManager[Any]:
+    """A pull that waited for the device goes on behind the message that the page cache lacked."""
+    go_on = pulls.PullPath._go_on
+
+    def skip(self: pulls.PullPath, pull: Any, *result: Any) -> None:
+        pull.scan_offset += 1
+        go_on(self, pull, *result)
+
+    return patched(pulls.PullPath, "_go_on", skip)
 
 
 def deadline_stays() -> AbstractContextManager[Any]:
@@ -564,6 +579,7 @@ MUTATIONS: dict[str, Mutation] = {
     "repair-unverified": Mutation(repair_unverified, frozenset({"I14", "I10", "I8", "I2"})),
     "copies-never-compared": Mutation(copies_never_compared, frozenset({"I8"})),
     "answers-unchecked": Mutation(answers_unchecked, frozenset({"I10"})),
+    "uncached-skipped": Mutation(uncached_skipped, frozenset({"I14"})),
     "deadline-stays": Mutation(deadline_stays, frozenset({"I15"})),
     "client-denies-the-unknown": Mutation(client_denies_the_unknown, frozenset({"I17"})),
     "client-makes-new-keys": Mutation(client_makes_new_keys, frozenset({"I3"})),
