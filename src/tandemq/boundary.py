@@ -72,7 +72,7 @@ class File(Protocol):
             DiskFailed: the device failed.
         """
 
-    def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
+    def pread_cached(self, size: int, position: int) -> bytes | None:
         """Return bytes as `pread` does, if that needs no wait for the device; else None.
 
         Raises:

@@ -36,16 +36,3 @@ def read_ranges(ranges: Sequence[FileRange]) -> None:
         file.will_read(size, position)
     for file, position, size in ranges:
         file.pread(size, position)
-
-
-def read_cached(file: File, size: int, position: int) -> bytes | bytearray:
-    """Return up to `size` bytes of a file as `File.pread` does.
-
-    Raises:
-        NotCached: the page cache lacks some of them.
-        DiskFailed: the device failed.
-    """
-    data = file.pread_cached(size, position)
-    if data is None:
-        raise NotCached([FileRange(file, position, size)])
-    return data

@@ -132,7 +132,7 @@ class SimFile:
         self._disk.raise_fault("pread", self.path)
         return _load(self._content.pages, self._content.size, size, position)
 
-    def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
+    def pread_cached(self, size: int, position: int) -> bytes | None:
         """See `boundary.File`."""
         if self._disk.uncached and self._disk.random.random() < self._disk.uncached:
             return None

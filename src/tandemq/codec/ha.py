@@ -39,7 +39,6 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from isal.isal_zlib import crc32
 
-from tandemq.boundary import Buffer
 from tandemq.errors import ProtocolError
 
 REPORT = Struct(">q")
@@ -279,11 +278,11 @@ def control_frame(kind: int, content: bytes) -> bytes:
     return TRANSFER.pack(CONTROL, len(body)) + body
 
 
-def frame_transfer(log_offset: int, body: Buffer, batch_bytes: int) -> list[Buffer]:
+def frame_transfer(log_offset: int, body: bytes, batch_bytes: int) -> list[bytes | memoryview]:
     """Split log bytes into transfer frames of at most `batch_bytes`; return the buffers to send, without copying."""
     if len(body) <= batch_bytes:
         return [TRANSFER.pack(log_offset, len(body)), body]
-    buffers: list[Buffer] = []
+    buffers: list[bytes | memoryview] = []
     view = memoryview(body)
     for position in range(0, len(body), batch_bytes):
         piece = view[position : position + batch_bytes]

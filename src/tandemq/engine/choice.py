@@ -54,6 +54,7 @@ parse_records = chosen.parse_records
 plain_frame = chosen.plain_frame
 plain_properties = chosen.plain_properties
 property_spans = chosen.property_spans
+read_cached = chosen.read_cached
 record_entries = chosen.record_entries
 record_properties = chosen.record_properties
 select_messages = chosen.select_messages

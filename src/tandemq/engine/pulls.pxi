@@ -96,6 +96,11 @@ cdef extern from *:
     bint read_held(int fd, unsigned char *to, size_t size, int64_t at) noexcept
 
 
+def read_cached(int descriptor, Py_ssize_t size, int64_t position):
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
+    return data if read_held(descriptor, <unsigned char *>PyBytes_AS_STRING(data), size, position) else None
+
+
 cdef int64_t near_end(const Wanted *record, const Wanted *last) noexcept:
     """The end of the records from `record` on that one read can serve: at least half of its bytes are wanted."""
     cdef int64_t start = record.start, end = start + record.size

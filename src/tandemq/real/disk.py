@@ -101,7 +101,7 @@ class RealFile:
         except OSError as error:
             raise self.error(error) from error
 
-    def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
+    def pread_cached(self, size: int, position: int) -> bytes | None:
         """See `boundary.File`."""
         buffer = bytearray(size)
         try:
@@ -113,9 +113,9 @@ class RealFile:
                 return self.pread(size, position)
             raise self.error(error) from error
         if count == size:
-            return buffer
+            return bytes(buffer)
         # What is missing is behind the end of the file, or not cached.
-        return buffer[:count] if position + count >= self.size() else None
+        return bytes(buffer[:count]) if position + count >= self.size() else None
 
     def will_read(self, size: int, position: int) -> None:
         """See `boundary.File`."""

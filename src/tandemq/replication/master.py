@@ -88,7 +88,7 @@ class LogView(Protocol):
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes, not beyond the file's end."""
 
-    def read_cached(self, offset: int, size: int) -> Buffer:
+    def read_cached(self, offset: int, size: int) -> bytes:
         """Return the same without waiting for the device, or raise NotCached."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from tandemq.boundary import Buffer, Disk, File
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
-from tandemq.not_cached import read_cached
+from tandemq.storage.cached_reads import read_cached
 
 NAME_DIGITS = 20
 _CHUNK_BYTES = 1 << 20
@@ -218,7 +218,7 @@ class SegmentLog:
         within = offset - start
         return file.pread(min(size, self.segment_bytes - within), within)
 
-    def read_cached(self, offset: int, size: int) -> bytes | bytearray:
+    def read_cached(self, offset: int, size: int) -> bytes:
         """Return bytes as `read` does, without waiting for the device.
 
         Raises:

@@ -35,7 +35,7 @@ from tandemq.engine.python.new_messages import (
     send_fields,
     unique_key,
 )
-from tandemq.engine.python.pulls import Gathered, LogSources, gather_messages
+from tandemq.engine.python.pulls import Gathered, LogSources, gather_messages, read_cached
 from tandemq.engine.python.queue_tail import QueueTail, commit_staged, waiting_messages
 from tandemq.engine.python.records import (
     ParsedRecords,
@@ -123,6 +123,7 @@ __all__ = [
     "plain_frame",
     "plain_properties",
     "property_spans",
+    "read_cached",
     "record_entries",
     "record_properties",
     "select_messages",

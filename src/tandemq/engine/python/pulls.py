@@ -4,6 +4,11 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 
+def read_cached(descriptor: int, size: int, position: int) -> bytes | None:
+    """Return bytes of an open file; None if the page cache lacks some, and always without a compiler."""
+    return None
+
+
 class LogSources:
     """Sources of bytes of the log: cached blocks, what the page cache has of files, and a function for the rest."""
 

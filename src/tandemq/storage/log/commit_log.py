@@ -261,7 +261,7 @@ class CommitLog:
             return self.recent.read(offset, min(size, room))
         return self._segments.read(offset, size)
 
-    def read_cached(self, offset: int, size: int) -> Buffer:
+    def read_cached(self, offset: int, size: int) -> bytes:
         """Return bytes as `read` does, without waiting for the device.
 
         Raises:

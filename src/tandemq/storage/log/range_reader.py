@@ -20,7 +20,8 @@ from tandemq.boundary import File
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.engine import FilterProgram, Gathered, LogSources, Selected, gather_messages, select_messages
 from tandemq.errors import OffsetGone
-from tandemq.not_cached import FileRange, NotCached, read_cached
+from tandemq.not_cached import FileRange, NotCached
+from tandemq.storage.cached_reads import read_cached
 from tandemq.storage.log.recent_writes import RecentWrites
 
 BLOCK_BYTES = 1 << 18
@@ -346,7 +347,7 @@ class RangeReader:
                 self._offer(self._file)
             position = start - self._file_start
             file = self._file
-            data = file.pread(size, position) if self._may_wait else bytes(read_cached(file, size, position))
+            data = file.pread(size, position) if self._may_wait else read_cached(file, size, position)
             self.bytes_read += size
             self._credit -= size
         if len(data) < size:

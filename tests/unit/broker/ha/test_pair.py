@@ -51,6 +51,7 @@ def test_slave_gets_what_the_masters_page_cache_lacks(tmp_path: Path, monkeypatc
         group.send(bytes([number]) * 1500)
     group.settle()
     group.cut()
+    monkeypatch.setattr(RealFile, "fileno", lambda _: -1)
     monkeypatch.setattr(RealFile, "pread_cached", lambda *_: None)
     read: list[FileRange] = []
 
@@ -75,6 +76,7 @@ def test_device_that_fails_ends_the_session_of_the_slave(tmp_path: Path, monkeyp
     group.cut()
     group.send()
     group.master.node.store.log.recent.restart(group.master.node.store.log.end)
+    monkeypatch.setattr(RealFile, "fileno", lambda _: -1)
     monkeypatch.setattr(RealFile, "pread_cached", lambda *_: None)
 
     def fail(_ranges: list[FileRange]) -> None:
@@ -98,6 +100,7 @@ def test_slaves_whose_reads_hang_leave_threads_to_clients(
     for _ in range(5):
         group.send(bytes(1_500))
     group.master.node.store.log.recent.restart(group.master.node.store.log.end)
+    monkeypatch.setattr(RealFile, "fileno", lambda _: -1)
     monkeypatch.setattr(RealFile, "pread_cached", lambda *_: None)
     group.master.run_jobs = False
     with caplog.at_level(logging.ERROR):
