@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +50,28 @@ def test_killed_process_is_started_again_and_all_end_at_sigterm() -> None:
             assert group.wait(60) == 0
         finally:
             group.kill()
+
+
+def test_processes_end_when_the_one_that_watches_them_is_killed() -> None:
+    """Otherwise they would go on to serve at the port, beside those of the next start."""
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["proxy", "-n", "127.0.0.1:1", "-p", str(port), "--processes", str(PROCESSES)]
+    command = [sys.executable, "-m", "tandemq", *words, "--set", "bindAddress=127.0.0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as group:
+        assert group.stdout is not None and str(port) in group.stdout.readline()
+        children = _children(group.pid)
+        group.kill()
+        group.wait()
+
+    def is_closed() -> bool:
+        with closing(socket.socket()) as client:
+            return client.connect_ex(("127.0.0.1", port)) != 0
+
+    try:
+        wait_until(is_closed, "an end of all processes", seconds=60)
+    finally:
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)

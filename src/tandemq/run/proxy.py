@@ -159,15 +159,20 @@ class Heartbeats:
 
 
 class _Heartbeat:
-    """Reports of one process of a group to the one that watches them."""
+    """Reports of one process of a group to the one that watches them, without which it stops."""
 
-    def __init__(self, heartbeats: Heartbeats, number: int, report_ns: int) -> None:
+    def __init__(self, heartbeats: Heartbeats, number: int, report_ns: int, stop: Callable[[], None]) -> None:
         self.report_ns = report_ns
         self._heartbeats = heartbeats
         self._number = number
+        self._parent = os.getppid()
+        self._stop = stop
 
     def alive(self, status: str) -> None:  # noqa: ARG002  # a `Supervisor`
         self._heartbeats.beat(self._number)
+        if os.getppid() != self._parent:
+            log.error("process %d stops: the process that watched it has ended", self._number)
+            self._stop()
 
 
 class ProxyGroup:
@@ -229,7 +234,7 @@ class ProxyGroup:
             signal.signal(signal_number, lambda *_: served.stop())
         served.open()
         ready()
-        served.run(_Heartbeat(self._heartbeats, number, self._report_ns))
+        served.run(_Heartbeat(self._heartbeats, number, self._report_ns, served.stop))
         served.close()
         return 0
 
