@@ -21,6 +21,7 @@ from tandemq.broker.features.pulls.device_reads import DeviceReads
 from tandemq.broker.features.pulls.hold_service import HeldPulls
 from tandemq.broker.features.pulls.message_reader import MessageReader
 from tandemq.broker.features.pulls.pull_request import PullRequest
+from tandemq.broker.features.pulls.response import response_head
 from tandemq.broker.features.pulls.slave_reads import MASTER_ID, SlaveReads
 from tandemq.broker.filter.selector import MessageSelector
 from tandemq.broker.kernel.connection import Link
@@ -40,13 +41,12 @@ from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.kernel.verification import Verification
 from tandemq.codec.remoting.frame import encode_command
-from tandemq.codec.remoting.header import encode_header
 from tandemq.codec.remoting.requests import PullFields, decode_pull_frame, read_fields
 from tandemq.config.settings import BrokerConfig
 from tandemq.engine import Budget
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_SPOKEN, Command
+from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.unsupported import unsupported_remark
 from tandemq.not_cached import NotCached
@@ -76,10 +76,6 @@ KEPT_MEMORY_PART = 64
 """Blocks of the log that are cached while many consumers catch up take one part in this many of the memory."""
 _TOO_MANY = "too many pulls wait on this connection, or in all"
 _NO_GROUP = SubscriptionGroupConfig("")
-_HEADER = (
-    b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}'
-    b',"flag":1,"language":"PYTHON","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
-)
 _FOUND, _NO_NEW, _AGAIN, _MOVED, _FAILED = (
     int(ResponseCode.SUCCESS), int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY),
     int(ResponseCode.PULL_OFFSET_MOVED), int(ResponseCode.SYSTEM_ERROR),
@@ -570,22 +566,8 @@ class PullPath(Feature, Pulls):
         suggested = self._slave_reads.suggested_id(pull, next_offset)
         if code == _FAILED and pull.is_helped:
             code, suggested = _AGAIN, MASTER_ID  # which may be able to read it
-        if pull.view is not None:
-            header, form = _viewed_header(pull, pull.view, PullAnswer(code, next_offset, queue.min_offset, end), status)
-        elif pull.binary:
-            fields = {
-                "suggestWhichBrokerId": str(suggested), "nextBeginOffset": str(next_offset),
-                "minOffset": str(queue.min_offset), "maxOffset": str(end),
-            }  # fmt: skip
-            header = encode_header(Command(code, pull.opaque, FLAG_RESPONSE, status, fields, binary=True))
-            form = 1 << 24
-        else:
-            header = _HEADER % (
-                code, suggested, next_offset, queue.min_offset, end, pull.opaque, status.encode(), VERSION_SPOKEN
-            )  # fmt: skip
-            form = 0
-        prefix = (4 + len(header) + size).to_bytes(4) + (form | len(header)).to_bytes(4)
-        turn.send(pull.link, prefix + header, *buffers)
+        head = response_head(pull, PullAnswer(code, next_offset, queue.min_offset, end), suggested, status, size)
+        turn.send(pull.link, head, *buffers)
 
     def _limit(self, pull: PullRequest) -> int:
         serving = self._turn.serving
@@ -709,18 +691,3 @@ class PullPath(Feature, Pulls):
         self._releases_left -= len(pulls)
         for pull in pulls:
             self.answer(pull, turn, is_last=True)
-
-
-def _viewed_header(pull: PullRequest, view: AnswerView, answer: PullAnswer, status: str) -> tuple[bytes, int]:
-    """Return the header of an answer as a view shows it, and the form of the header."""
-    shown = view.shown(answer, pull.queue.max_offset)
-    fields = {
-        "suggestWhichBrokerId": "0",
-        "nextBeginOffset": str(shown.next_offset),
-        "minOffset": str(shown.min_offset),
-        "maxOffset": str(shown.end),
-    }
-    if shown.delta is not None:
-        fields["offsetDelta"] = str(shown.delta)
-    header = encode_header(Command(shown.code, pull.opaque, FLAG_RESPONSE, status, fields, binary=pull.binary))
-    return header, (1 << 24 if pull.binary else 0)
