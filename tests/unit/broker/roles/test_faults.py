@@ -364,7 +364,9 @@ def test_held_pull_of_an_unreadable_queue_is_answered_and_the_broker_continues(
             raise DiskFailed("Input/output error")
         return read(file, size, position)
 
+    monkeypatch.setattr(RealFile, "fileno", lambda _: -1)
     monkeypatch.setattr(RealFile, "pread", pread)
+    monkeypatch.setattr(RealFile, "pread_cached", pread)
     pair.pass_time(100)
     answer = master.answer_to(held)
     assert answer is not None
