@@ -28,7 +28,7 @@ READS_AT_ONCE = 4
 
 
 def split_buffers(parts: Sequence[Buffer], count: int) -> tuple[list[Buffer], list[Buffer]]:
-    """Split buffers that stand for one another's continuation behind their first `count` bytes, without a copy."""
+    """Split buffers, which hold bytes one behind the other, after the first `count` bytes, without a copy."""
     for at, part in enumerate(parts):
         if count < len(part):
             if not count:

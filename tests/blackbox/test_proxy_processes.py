@@ -31,13 +31,22 @@ def _is_serving(port: int) -> bool:
         return bool(check(HealthCheckRequest(), timeout=60).status == HealthCheckResponse.SERVING)
 
 
-def test_killed_process_is_started_again_and_all_end_at_sigterm() -> None:
+def _free_port() -> int:
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return int(free.getsockname()[1])
+
+
+def _start(port: int) -> "subprocess.Popen[str]":
+    """Start a proxy with several processes, whose standard output has a line once it is ready."""
     words = ["proxy", "-n", "127.0.0.1:1", "-p", str(port), "--processes", str(PROCESSES)]
     command = [sys.executable, "-m", "tandemq", *words, "--set", "bindAddress=127.0.0.1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as group:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_killed_process_is_started_again_and_all_end_at_sigterm() -> None:
+    port = _free_port()
+    with _start(port) as group:
         try:
             assert group.stdout is not None and str(port) in group.stdout.readline()
             first = _children(group.pid)
@@ -54,12 +63,8 @@ def test_killed_process_is_started_again_and_all_end_at_sigterm() -> None:
 
 def test_processes_end_when_the_one_that_watches_them_is_killed() -> None:
     """Otherwise they would go on to serve at the port, beside those of the next start."""
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = ["proxy", "-n", "127.0.0.1:1", "-p", str(port), "--processes", str(PROCESSES)]
-    command = [sys.executable, "-m", "tandemq", *words, "--set", "bindAddress=127.0.0.1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as group:
+    port = _free_port()
+    with _start(port) as group:
         assert group.stdout is not None and str(port) in group.stdout.readline()
         children = _children(group.pid)
         group.kill()

@@ -37,12 +37,12 @@ def test_broker_with_access_control_answers_those_who_know_the_secret(
         assert (answer.code, "no registry" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
 
         other = make_secret_file(tmp_path / "other")
-        stranger = RoleMover(replace(config, ha_secret_file=str(other)), ["a"], lambda: [broker.address])
+        unproven = RoleMover(replace(config, ha_secret_file=str(other)), ["a"], lambda: [broker.address])
         caplog.set_level(logging.WARNING, "tandemq.run.shard_roles")
         for _ in range(2):
-            assert stranger._status(broker.address) == {}
+            assert unproven._status(broker.address) == {}
         assert len([record for record in caplog.records if "does not report its role" in record.message]) == 1
-        assert stranger._ask(broker.address, switch, 10).code == ResponseCode.NO_PERMISSION
+        assert unproven._ask(broker.address, switch, 10).code == ResponseCode.NO_PERMISSION
     assert mover._status(broker.address) == {}
 
 

@@ -51,6 +51,16 @@ class PullAnswer(NamedTuple):
     delta: int | None = None
     """Number that the client adds to the queue offsets in the messages; None: 0."""
 
+    def fields(self, suggested: int = 0) -> dict[str, str]:
+        """Return the fields of the response. `suggested`: id of the member that the client should read from."""
+        fields = {
+            "suggestWhichBrokerId": str(suggested),
+            "nextBeginOffset": str(self.next_offset),
+            "minOffset": str(self.min_offset),
+            "maxOffset": str(self.end),
+        }
+        return fields if self.delta is None else fields | {"offsetDelta": str(self.delta)}
+
 
 class Messages(NamedTuple):
     """Messages of a queue for a response, and why there are no more."""

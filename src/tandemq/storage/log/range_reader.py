@@ -22,6 +22,7 @@ from tandemq.engine import FilterProgram, Gathered, LogSources, Selected, gather
 from tandemq.errors import OffsetGone
 from tandemq.not_cached import FileRange, NotCached
 from tandemq.storage.cached_reads import read_cached
+from tandemq.storage.consume_queue import PREFILL_SIZE
 from tandemq.storage.log.recent_writes import RecentWrites
 
 BLOCK_BYTES = 1 << 18
@@ -40,7 +41,6 @@ MERGED_BYTES_MAX = 1 << 20
 AHEAD_RECORDS_MAX = 64
 AHEAD_BYTES_MAX = 1 << 20
 """Limits of what a worker reads ahead behind the first record that the page cache lacks."""
-_HOLE_SIZE = 0x7FFFFFFF
 
 
 class _Log(Protocol):
@@ -200,7 +200,7 @@ class RangeReader:
         """Return the packed entries before the first record that reaches into a missing range."""
         start = self._offset_of(missing)
         for number, (log_offset, size, _) in enumerate(QUEUE_ENTRY.iter_unpack(entries)):
-            if size != _HOLE_SIZE and log_offset + size > start:
+            if size != PREFILL_SIZE and log_offset + size > start:
                 return entries[: number * QUEUE_ENTRY_BYTES]
         return entries
 
@@ -209,7 +209,7 @@ class RangeReader:
         ranges = [
             (log_offset, log_offset + size)
             for log_offset, size, code in QUEUE_ENTRY.iter_unpack(entries)
-            if size != _HOLE_SIZE and (codes is None or code in codes)
+            if size != PREFILL_SIZE and (codes is None or code in codes)
         ]
         return self._with_ranges(missing, ranges)
 

@@ -1,7 +1,7 @@
 """Heads of responses to pulls: the frame up to the messages."""
 
 from tandemq.broker.features.pulls.pull_request import PullRequest
-from tandemq.broker.kernel.pulls import AnswerView, PullAnswer
+from tandemq.broker.kernel.pulls import PullAnswer
 from tandemq.codec.remoting.header import encode_header
 from tandemq.model.command import FLAG_RESPONSE, VERSION_SPOKEN, Command
 
@@ -22,33 +22,13 @@ def response_head(pull: PullRequest, answer: PullAnswer, suggested: int, status:
         size: bytes of the messages.
     """
     if pull.view is not None:
-        header, form = _viewed_header(pull, pull.view, answer, status)
-    elif pull.binary:
-        fields = {
-            "suggestWhichBrokerId": str(suggested),
-            "nextBeginOffset": str(answer.next_offset),
-            "minOffset": str(answer.min_offset),
-            "maxOffset": str(answer.end),
-        }
-        header = encode_header(Command(answer.code, pull.opaque, FLAG_RESPONSE, status, fields, binary=True))
-        form = 1 << 24
+        answer, suggested = pull.view.shown(answer, pull.queue.max_offset), 0
+    if pull.view is not None or pull.binary:
+        fields = answer.fields(suggested)
+        header = encode_header(Command(answer.code, pull.opaque, FLAG_RESPONSE, status, fields, binary=pull.binary))
+        form = 1 << 24 if pull.binary else 0
     else:
         code, next_offset, min_offset, end, _ = answer
         header = _HEADER % (code, suggested, next_offset, min_offset, end, pull.opaque, status.encode(), VERSION_SPOKEN)
         form = 0
     return (4 + len(header) + size).to_bytes(4) + (form | len(header)).to_bytes(4) + header
-
-
-def _viewed_header(pull: PullRequest, view: AnswerView, answer: PullAnswer, status: str) -> tuple[bytes, int]:
-    """Return the header of an answer as a view shows it, and the form of the header."""
-    shown = view.shown(answer, pull.queue.max_offset)
-    fields = {
-        "suggestWhichBrokerId": "0",
-        "nextBeginOffset": str(shown.next_offset),
-        "minOffset": str(shown.min_offset),
-        "maxOffset": str(shown.end),
-    }
-    if shown.delta is not None:
-        fields["offsetDelta"] = str(shown.delta)
-    header = encode_header(Command(shown.code, pull.opaque, FLAG_RESPONSE, status, fields, binary=pull.binary))
-    return header, (1 << 24 if pull.binary else 0)

@@ -456,12 +456,4 @@ def _shown_pull(command: Command, view: SegmentView, answer: Command) -> Command
 
 
 def _pull_answer(command: Command, shown: PullAnswer, remark: str | None, body: bytes = b"") -> Command:
-    fields = {
-        "suggestWhichBrokerId": "0",
-        "nextBeginOffset": str(shown.next_offset),
-        "minOffset": str(shown.min_offset),
-        "maxOffset": str(shown.end),
-    }
-    if shown.delta is not None:
-        fields["offsetDelta"] = str(shown.delta)
-    return command.answer(shown.code, remark=remark, fields=fields, body=body)
+    return command.answer(shown.code, remark=remark, fields=shown.fields(), body=body)

@@ -246,7 +246,7 @@ def test_read_that_follows_a_slow_one_has_all_the_time(monkeypatch: pytest.Monke
     opaque = broker.pull()
     (entries,) = broker.reads()
 
-    def pread_cached(file: SimFile, size: int, position: int) -> bytes | bytearray | None:
+    def pread_cached(file: SimFile, size: int, position: int) -> bytes | None:
         return None if file.path.startswith("commitlog/") else file.pread(size, position)
 
     monkeypatch.setattr(SimFile, "pread_cached", pread_cached)
@@ -444,7 +444,7 @@ def test_pop_of_many_uncached_queues_reads_few_of_them(monkeypatch: pytest.Monke
     broker.forget()
     cached: set[tuple[str, int]] = set()
 
-    def pread_cached(file: SimFile, size: int, position: int) -> bytes | bytearray | None:
+    def pread_cached(file: SimFile, size: int, position: int) -> bytes | None:
         return file.pread(size, position) if (file.path, position) in cached else None
 
     monkeypatch.setattr(SimFile, "pread_cached", pread_cached)
