@@ -114,21 +114,25 @@ def test_failed_message_comes_back_and_is_a_dead_letter_in_the_end(cluster: Clus
 def test_time_is_renewed_for_a_handler_and_changed_on_demand(cluster: Cluster) -> None:
     async def story() -> None:
         await send_some(cluster, "Slow", 1)
-        may_end = asyncio.Event()
+        is_handled, may_end = asyncio.Event(), asyncio.Event()
         counts: list[int] = []
 
         async def handle(message: PoppedMessage) -> None:
+            is_handled.set()
             await may_end.wait()
             counts.append(message.delivery_count)
 
-        async with popping(cluster, "Slow", invisible_s=2) as consumer, popping(cluster, "Slow") as other:
+        async with popping(cluster, "Slow", invisible_s=8) as consumer:
             running = asyncio.create_task(consumer.run(handle))
-            assert await other.receive(12) is None
+            await is_handled.wait()
+            async with popping(cluster, "Slow") as other:
+                assert await other.receive(20) is None
             may_end.set()
             await consumer.close()
             await running
-            assert counts == [1]
-            await send_some(cluster, "Slow", 1)
+        assert counts == [1]
+        await send_some(cluster, "Slow", 1)
+        async with popping(cluster, "Slow") as other:
             (message,) = await take(other, 1)
             await message.change_invisible(1)
             (again,) = await take(other, 1)

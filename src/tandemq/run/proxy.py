@@ -161,16 +161,18 @@ class Heartbeats:
 class _Heartbeat:
     """Reports of one process of a group to the one that watches them, without which it stops."""
 
-    def __init__(self, heartbeats: Heartbeats, number: int, report_ns: int, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, heartbeats: Heartbeats, number: int, report_ns: int, watcher: int, stop: Callable[[], None]
+    ) -> None:
         self.report_ns = report_ns
         self._heartbeats = heartbeats
         self._number = number
-        self._parent = os.getppid()
+        self._watcher = watcher
         self._stop = stop
 
     def alive(self, status: str) -> None:  # noqa: ARG002  # a `Supervisor`
         self._heartbeats.beat(self._number)
-        if os.getppid() != self._parent:
+        if os.getppid() != self._watcher:
             log.error("process %d stops: the process that watched it has ended", self._number)
             self._stop()
 
@@ -210,13 +212,14 @@ class ProxyGroup:
     def _start(self, number: int, ready: Callable[[], object]) -> None:
         self._started_s[number] = time.monotonic()
         self._heartbeats.beat(number)
+        watcher = os.getpid()  # before the fork: it may be killed at any time after it
         process = os.fork()
         if process:
             self._running[process] = number
             return
         code = 1
         try:
-            code = self._serve(number, ready)
+            code = self._serve(number, watcher, ready)
         except ConfigError as error:
             log.error("process %d: %s", number, error)
         except BaseException:
@@ -224,7 +227,7 @@ class ProxyGroup:
         finally:
             os._exit(code)
 
-    def _serve(self, number: int, ready: Callable[[], object]) -> int:
+    def _serve(self, number: int, watcher: int, ready: Callable[[], object]) -> int:
         """Serve in a process of its own, until a signal."""
         config = self.config
         if config.scrape_port > 0:
@@ -234,7 +237,7 @@ class ProxyGroup:
             signal.signal(signal_number, lambda *_: served.stop())
         served.open()
         ready()
-        served.run(_Heartbeat(self._heartbeats, number, self._report_ns, served.stop))
+        served.run(_Heartbeat(self._heartbeats, number, self._report_ns, watcher, served.stop))
         served.close()
         return 0
 
