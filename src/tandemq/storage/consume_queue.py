@@ -199,7 +199,7 @@ class ConsumeQueue(QueueTail):
     def rewrite(self, queue_offset: int, packed: bytes) -> list[File]:
         """Replace entries between `min_offset` and `max_offset` that contradict the log.
 
-        Returns the files that the caller must sync: the regular syncs cover only entries of new records.
+        Returns the files, for the caller to sync before the repair counts as done.
 
         Raises:
             DiskFailed, DiskFull: they could not be written.
@@ -320,26 +320,34 @@ class ConsumeQueue(QueueTail):
         """Whether entries in memory are not written yet."""
         return self.max_offset > self.tail_start
 
-    def flush(self) -> None:
-        """Write the entries in memory.
+    def flush(self, end: int | None = None) -> None:
+        """Write the entries in memory that are before a queue offset; None: all.
 
         Raises:
             DiskFull, DiskFailed: the entries stay in memory; the next call writes them.
         """
         per_file = self._file_bytes // QUEUE_ENTRY_BYTES
-        while (first := self.tail_start) < self.max_offset:
-            stop = min(self.max_offset, first - first % per_file + per_file)
+        end = self.max_offset if end is None else min(end, self.max_offset)
+        while (first := self.tail_start) < end:
+            stop = min(end, first - first % per_file + per_file)
             self._segments.write(self.tail(first, stop), first * QUEUE_ENTRY_BYTES)
             self.advance_tail(stop - first)
 
     def paths_from(self, log_offset: int) -> list[str]:
-        """Return the paths of the files with written entries of records at or after a log offset."""
-        low = self.first_at_or_after(log_offset, self._segments.start // QUEUE_ENTRY_BYTES, self.tail_start)
-        return [
-            self._segments.path(start)
-            for start in self._segments.starts
-            if start + self._file_bytes > low * QUEUE_ENTRY_BYTES and low < self.tail_start
-        ]
+        """Return the paths of all files that may hold entries of records at or after a log offset; at least the last.
+
+        Cost: reads one place of each file but the first.
+        """
+        paths = []
+        for start in reversed(self._segments.starts):
+            paths.append(self._segments.path(start))
+            before = start // QUEUE_ENTRY_BYTES - 1
+            if before < self._held_from:
+                break
+            place = self.plausible_offset(before) if before < self.tail_start else None
+            if place is not None and place < log_offset:
+                break
+        return paths
 
     def truncate_from(self, log_end: int, *, wipes: bool = False) -> None:
         """Remove entries whose record begins at or after `log_end`.
@@ -352,7 +360,7 @@ class ConsumeQueue(QueueTail):
         high = self.max_offset
         if not wipes and first < high and self._is_before(high - 1, log_end) and self._continues(high - 1, first):
             return
-        low = self.first_at_or_after(log_end, first, high)
+        low = self.first_at_or_after(log_end, self._before(log_end, first, high), high)
         while low < high and self._is_before(low, log_end) and self._continues(low, first):
             low += 1  # a neighbour of an implausible entry
         while low > first and not (self._is_before(low - 1, log_end) and self._continues(low - 1, first)):
@@ -367,6 +375,16 @@ class ConsumeQueue(QueueTail):
             self._segments.truncate(low * QUEUE_ENTRY_BYTES)
         self.min_offset = min(self.min_offset, low)
         self.last_log_end = self.log_end_before(low)
+
+    def _before(self, log_offset: int, low: int, high: int) -> int:
+        """Return one of the entries `[low, high)`, near `high`, whose record is before a log offset; else `low`."""
+        step = 1
+        while step < high - low:
+            place = self.plausible_offset(high - step)
+            if place is not None and place < log_offset:
+                return high - step
+            step *= 2
+        return low
 
     def _is_before(self, queue_offset: int, log_end: int) -> bool:
         found = self.entry(queue_offset)

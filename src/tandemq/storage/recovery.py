@@ -107,7 +107,7 @@ class _Opening:
         store = self.store
         if not self._is_exact:
             ends = {queue: queue.max_offset for queue in store.queues.values()}
-            _truncate_queues(store, self._begin, unclean=self._unclean)
+            _truncate_queues(store, self._begin, wipes=self._unclean and not self._machine_stayed_up)
             if self._marks is None and not self._unclean:
                 self._begin = _begin_of_dropped(store, ends, self._begin)
         if self._unclean and store.index is not None and not store.index.recover(self._begin):
@@ -166,7 +166,7 @@ class _Opening:
             store.log.wipe(end)
         store.log.open_at(end, flushed=self._synced if self._unclean else end)
         if not self._is_exact:
-            _truncate_queues(store, end, unclean=False)
+            _truncate_queues(store, end, wipes=False)
 
     def settle_queues(self) -> None:
         """Write the queues' entries and set their offsets."""
@@ -191,8 +191,10 @@ class _Opening:
         store, end = self.store, self.store.log.end
         synced = self._synced
         store.flush()
+        store.note_unsynced(min(synced, self._begin))
         if not (self._unclean and self._machine_stayed_up) or self._begin < synced:
-            _sync_from(store, min(synced, self._begin))
+            for path in store.take_unsynced(min(synced, self._begin)):
+                store.disk.open(path).datasync()
             synced = end
         store.marks = Marks(synced, end, store.entries_total(), boot_id=store.config.boot_id)
         store.sync_marks()
@@ -224,23 +226,6 @@ def clear_loss_flag(disk: Disk) -> None:
     """
     if disk.read(ABORT) == LOST:
         disk.replace(ABORT, b"")
-
-
-def _sync_from(store: Store, log_offset: int) -> None:
-    """Sync everything that a killed process left unsynced and that recovery wrote.
-
-    Queue and index files of records from `log_offset` on; the log is synced before.
-    """
-    paths = [
-        path
-        for queue in store.queues.values()
-        if queue.last_log_end > log_offset
-        for path in queue.paths_from(log_offset)
-    ]
-    if store.index is not None:
-        paths += [file.path for file in store.index.files if file.end_offset >= log_offset]
-    for path in paths:
-        store.disk.open(path).datasync()
 
 
 def _begin(store: Store, marks: Marks | None, *, unclean: bool, machine_stayed_up: bool) -> int:
@@ -308,9 +293,9 @@ def _has_last_record(store: Store, queue: ConsumeQueue) -> bool:
     return not isinstance(record, str) and (record.log_offset, record.size) == (entry.log_offset, entry.size)
 
 
-def _truncate_queues(store: Store, offset: int, *, unclean: bool) -> None:
+def _truncate_queues(store: Store, offset: int, *, wipes: bool) -> None:
     for queue in store.queues.values():
-        queue.truncate_from(offset, wipes=unclean)
+        queue.truncate_from(offset, wipes=wipes)
 
 
 def _index_missing(store: Store, marks: Marks | None, begin: int) -> bool:

@@ -27,6 +27,8 @@ class FileCache:
         self._disk = disk
         self._files_max = files_max
         self._open: OrderedDict[str, File] = OrderedDict()
+        self.unsynced: dict[str, None] = {}
+        """Paths of files with derived bytes that were changed, for their owner to sync and to remove from here."""
 
     def get(self, path: str, *, create_bytes: int = 0) -> File:
         """Return the open file; if it does not exist and `create_bytes` is positive, create it with that length."""
@@ -45,6 +47,7 @@ class FileCache:
     def drop(self, path: str) -> None:
         """Remove a file that is about to be deleted. A sync job that still uses it keeps it open until the job ends."""
         self._open.pop(path, None)
+        self.unsynced.pop(path, None)
 
     def close(self) -> None:
         """Close all files."""
@@ -187,6 +190,8 @@ class SegmentLog:
         if is_new:
             assert not self.starts or start == self.capacity_end, "a write must not leave a gap"
             self.starts.append(start)
+        if self._is_derived:
+            self._files.unsynced[self.path(start)] = None
 
     def erase(self, pieces: list[tuple[int, int]], end: int) -> None:
         """Zero the pieces after `end`, sync, and delete the files that held nothing else.
@@ -270,6 +275,7 @@ class SegmentLog:
             file = self._files.get(self.path(self.starts[-1]))
             file.truncate(end - self.starts[-1])
             file.truncate(self.segment_bytes)
+            self._files.unsynced[self.path(self.starts[-1])] = None
 
     def _drop_from(self, end: int) -> None:
         while len(self.starts) > (end > 0) and self.starts[-1] >= end:

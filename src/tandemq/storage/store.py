@@ -31,6 +31,7 @@ from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, QueueFiles
 from tandemq.storage.key_index import PENDING_MAX, KeyIndex
 from tandemq.storage.log.commit_log import AppendMessageResult, CommitLog, NewMessage
 from tandemq.storage.log.scan import DamagedRange
+from tandemq.storage.queue_flush import QueueFlush
 
 log = logging.getLogger(__name__)
 FIRST_READ_BYTES = 4096
@@ -106,6 +107,7 @@ class Store:
         """See `StoreConfig`; the broker changes it with its topics."""
         self.dirty_queues: dict[ConsumeQueue, None] = {}
         """Queues with entries not yet written, in the order in which they will be written."""
+        self._flushing: QueueFlush | None = None
         self.marks = Marks(boot_id=config.boot_id)
         self._marks_file = open_marks(disk)
         self.last_store_ms = 0
@@ -174,9 +176,9 @@ class Store:
 
     def drop_topic(self, topic: str) -> None:
         """Delete a topic's queues and the entries staged for them; its records stay in the log until retention."""
+        before = self._drop_queues(topic)
         if self.marks.entries != REBUILDING:
-            self.marks.entries -= sum(queue.tail_start for (name, _), queue in self.queues.items() if name == topic)
-        self._drop_queues(topic)
+            self.marks.entries -= before
         self.save_marks()
 
     def _drop_recorded(self, topic: str, log_end: int) -> None:
@@ -190,15 +192,19 @@ class Store:
         self._drop_queues(topic)
         self._deleted_until = max(self._deleted_until, log_end)
 
-    def _drop_queues(self, topic: str) -> None:
+    def _drop_queues(self, topic: str) -> int:
+        """Delete the queues of a topic; return how many entries the marks count for them."""
         self.touched = [queue for queue in self.touched if queue.topic != topic]
         dropped = [self.queues.pop(key) for key in [key for key in self.queues if key[0] == topic]]
+        flush, entries = self._flushing, 0
         for queue in dropped:
             self.dirty_queues.pop(queue, None)
+            entries += queue.tail_start if flush is None else flush.drop(queue)
             queue.destroy()
         self.disk.remove(f"consumequeue/{topic}")
         for on_dropped in self._on_dropped:
             on_dropped(topic)
+        return entries
 
     def _deleted_in_copy(self, properties: bytes) -> None:
         """Delete the queues of a topic whose deletion record is in the bytes being appended by a slave."""
@@ -552,22 +558,48 @@ class Store:
         Raises:
             DiskFull, DiskFailed: entries that were not written stay in memory.
         """
+        if self._flushing is not None:
+            self.flush_some_queues(len(self.queues))
+        self.flush_some_queues(len(self.queues))
+
+    def flush_some_queues(self, count: int) -> bool:
+        """Begin or continue a flush of the queues; return whether all that was in memory at its beginning is written.
+
+        Writes the entries of up to `count` queues; with the last of them, the marks.
+
+        Raises:
+            DiskFull, DiskFailed: entries that were not written stay in memory; the next call writes them.
+        """
         is_deletion_synced = 0 < self._deleted_until <= self.log.flushed_offset
-        if not (self.dirty_queues or is_deletion_synced or (self.index is not None and self.index.waiting)):
-            return
-        self.write_queues()
+        flush = self._flushing
+        if flush is None:
+            if not (self.dirty_queues or is_deletion_synced or (self.index is not None and self.index.waiting)):
+                return True
+            if self.index is not None:
+                self.index.absorb()
+            left = {queue: queue.max_offset for queue in self.dirty_queues}
+            flush = QueueFlush(self.log.written_end, self.entries_total(), self.last_store_ms, left)
+            self._flushing = flush
+        for queue in flush.write_some(count):
+            self.dirty_queues.pop(queue, None)
+        if flush.left:
+            return False
+        self._flushing = None
         if is_deletion_synced:
             self._deleted_until = 0
-        self.marks.written = self.log.written_end
-        self.marks.entries = REBUILDING if self._deleted_until else self.entries_total()
+        self.queued_ms = flush.store_ms
+        self.marks.written = flush.end
+        self.marks.entries = REBUILDING if self._deleted_until else flush.entries
         self.save_marks()
+        return True
 
     def write_queues(self) -> None:
-        """Write the queue and index entries that are still in memory.
+        """Write the queue and index entries that are still in memory, but no marks.
 
         Raises:
             DiskFull, DiskFailed: entries that were not written stay in memory.
         """
+        self._flushing = None
         if self.index is not None:
             self.index.absorb()
         for queue in list(self.dirty_queues):
@@ -575,18 +607,26 @@ class Store:
             del self.dirty_queues[queue]
         self.queued_ms = self.last_store_ms
 
-    def paths_to_sync(self) -> list[str]:
-        """Return the paths of queue and index files with entries of records at or after the synced mark.
+    def take_unsynced(self, log_offset: int) -> list[str]:
+        """Return the paths of queue and index files that have to be synced, and count them as synced.
 
-        Cost: one step per queue, and a binary search for each queue with new entries.
+        `log_offset`: below it, index files are on the device.
         """
-        synced = self.marks.synced
-        paths = [
-            path for queue in self.queues.values() if queue.last_log_end > synced for path in queue.paths_from(synced)
-        ]
+        unsynced, self._queue_files.unsynced = self._queue_files.unsynced, {}
+        paths = list(unsynced)
         if self.index is not None:
-            paths += [file.path for file in self.index.files if file.end_offset >= synced]
+            paths += [file.path for file in self.index.files if file.end_offset >= log_offset]
         return paths
+
+    def not_synced(self, paths: list[str]) -> None:
+        """Count files as not synced again: their sync failed."""
+        self._queue_files.unsynced.update(dict.fromkeys(paths))
+
+    def note_unsynced(self, log_offset: int) -> None:
+        """Count queue files with entries of records at or after a log offset as not synced: recovery cannot know."""
+        for queue in self.queues.values():
+            if queue.last_log_end > log_offset:
+                self.not_synced(queue.paths_from(log_offset))
 
     def synced_up_to(self, log_offset: int) -> None:
         """Set the synced mark: log, queues and index before `log_offset` are on the device."""
@@ -617,7 +657,7 @@ class Store:
             return
         self.flush()
         self.flush_queues()
-        for path in self.paths_to_sync():
+        for path in self.take_unsynced(self.marks.synced):
             self.disk.open(path).datasync()
         if self.index is not None:
             self.index.close()

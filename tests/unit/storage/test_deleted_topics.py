@@ -183,7 +183,7 @@ def _with_two_topics(disk: SimDisk) -> Store:
     store.commit()
     store.flush()
     store.flush_queues()
-    for path in store.paths_to_sync():
+    for path in store.take_unsynced(store.marks.synced):
         disk.open(path).datasync()
     store.synced_up_to(store.log.written_end)
     store.sync_marks()

@@ -48,7 +48,7 @@ def sync_all(store: object) -> None:
     assert isinstance(store, Store)
     flush(store)
     store.flush_queues()
-    for path in store.paths_to_sync():
+    for path in store.take_unsynced(store.marks.synced):
         store.disk.open(path).datasync()
     store.synced_up_to(min(store.marks.written, store.log.flushed_offset))
     write_checkpoint(store.disk, store.checkpoint(store.queued_ms))

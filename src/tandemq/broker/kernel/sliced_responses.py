@@ -19,7 +19,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
 JOBS_MAX = 8
-"""Maximum number of responses being built; further requests are refused."""
+"""Maximum number of responses being built; further requests that need more than one slice are refused."""
 PAUSE_MS = 1
 """Minimum time between two slices."""
 Slices = Generator[None, None, bytes]
@@ -44,17 +44,18 @@ class SlicedResponses:
 
     def begin(self, link: Link, command: Command, slices: Slices, now: Now) -> Command | None:
         """Do the first slice; return the response if it is complete, else None: it is sent later."""
+        job = _Job(link.number, command, slices)
+        answer = _advance(job)
+        if answer is not None:
+            return answer
         if len(self._jobs) >= JOBS_MAX:
             slices.close()
             remark = f"{JOBS_MAX} requests of this kind are being answered; try again later"
             return command.answer(ResponseCode.SYSTEM_BUSY, remark=remark)
-        job = _Job(link.number, command, slices)
-        answer = _advance(job)
-        if answer is None:
-            self._jobs.append(job)
-            if len(self._jobs) == 1:
-                self._schedule.at(now.mono_ms + PAUSE_MS, self._step)
-        return answer
+        self._jobs.append(job)
+        if len(self._jobs) == 1:
+            self._schedule.at(now.mono_ms + PAUSE_MS, self._step)
+        return None
 
     def _step(self, now: Now) -> None:
         job = self._jobs.popleft()

@@ -22,6 +22,9 @@ from tandemq.storage.retention import LogSegment, RetentionConfig, decide, parse
 
 log = logging.getLogger(__name__)
 SYNC_EVERY_MS = 10_000
+FLUSH_US = 3_000
+FLUSHED_AT_ONCE = 2
+"""Time for writing the entries of queues in one turn, and number of queues between two looks at it."""
 HOUR_MS = 3_600_000
 DISK_FULL = "disk full"
 FULL_REMARK = "the disk is {:.0%} full; messages are accepted again when it is below {:.0%}"
@@ -54,6 +57,7 @@ class Upkeep(Feature):
         """Schedule the periodic work."""
         self._store = kernel.store
         self._disk = kernel.disk
+        self._outbox = kernel.outbox
         self._puts = kernel.puts
         self._schedule = kernel.schedule
         self._current = kernel.current
@@ -63,6 +67,8 @@ class Upkeep(Feature):
         config = kernel.current.config
         self.adopt_config(config)
         self._is_syncing = False
+        self._is_flushing = False
+        """Whether a flush of the queues goes on in the next turn."""
         self._expired_end = 0
         """End of a log file to be deleted once the entries of its queues are on the device; 0: none."""
         self._kept_for = ""
@@ -73,7 +79,9 @@ class Upkeep(Feature):
         self._queue_failures = Failures(
             logging.WARNING, "queue entries stay in memory for now", "queue entries are written again"
         )
-        kernel.every(lambda: kernel.current.config.queue_flush_interval_ms, self._flush_queues)
+        kernel.every(
+            lambda: 1 if self._is_flushing else kernel.current.config.queue_flush_interval_ms, self._flush_queues
+        )
         kernel.every(SYNC_EVERY_MS, self._begin_sync)
         kernel.every(lambda: kernel.current.config.clean_interval_ms, self.clean)
 
@@ -101,14 +109,24 @@ class Upkeep(Feature):
     # Queues and index.
 
     def _flush_queues(self, now: Now) -> None:
-        self._store.log.recent.age()
-        self._store.log.reader.age()
+        if not self._is_flushing:
+            self._store.log.recent.age()
+            self._store.log.reader.age()
         try:
-            self._store.flush_queues()
+            self._is_flushing = not self._flush_some()
         except StoreError as error:
+            self._is_flushing = False  # the next flush continues it
             self._queue_failures.note(error, now)
         else:
             self._queue_failures.over(now)
+
+    def _flush_some(self) -> bool:
+        """Begin or continue a flush for as long as this turn may take; return whether it is done."""
+        until_us = self._outbox.elapsed_us() + FLUSH_US
+        while not (is_done := self._store.flush_some_queues(FLUSHED_AT_ONCE)):
+            if self._outbox.elapsed_us() >= until_us:
+                break
+        return is_done
 
     def _begin_sync(self, _now: Now) -> None:
         store = self._store
@@ -117,7 +135,8 @@ class Upkeep(Feature):
             return
         end = min(store.marks.written, store.log.flushed_offset)
         checkpoint = store.checkpoint(store.queued_ms) if end == store.marks.written else None
-        work = _SyncWork(self._disk, store.paths_to_sync(), end, checkpoint, store.log.truncations)
+        paths = store.take_unsynced(store.marks.synced)
+        work = _SyncWork(self._disk, paths, end, checkpoint, store.log.truncations)
         self._is_syncing = True
         job = Job("sync queues", work.run, done=partial(self._synced, work))
         self._turn.out.jobs.append(job)
@@ -126,6 +145,7 @@ class Upkeep(Feature):
         self._is_syncing = False
         if event.error is not None:
             log.warning("store: queue files could not be synced: %s", event.error)
+            self._store.not_synced(work.paths)
             return
         if work.truncations != self._store.log.truncations:
             return

@@ -9,6 +9,7 @@ import pytest
 
 from lab.sim.world.disk import SimDisk
 from tandemq.boundary import DiskUsage, Now
+from tandemq.broker.kernel.upkeep import FLUSH_US, FLUSHED_AT_ONCE
 from tandemq.broker.state.failure_log import Failures
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import ResponseCode
@@ -154,3 +155,33 @@ def test_queue_entries_that_cannot_be_written_are_logged_once(caplog: pytest.Log
     broker.pass_time(2_000)
     [line] = lines_of_store(caplog)
     assert line.startswith("store: queue entries are written again, after ")
+
+
+def test_queues_are_flushed_a_part_per_turn_and_requests_are_served_in_between(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    for number in range(30):
+        broker.send(f"Topic{number:02}")
+    end = broker.node.store.log.written_end
+    broker.outbox.look_us = FLUSH_US  # the time of a turn is over at the first look
+    broker.pass_time(1_000)
+    marks = broker.node.store.marks
+    for _ in range(30 // FLUSHED_AT_ONCE - 1):
+        assert marks.written < end
+        assert broker.send("Topic00").code == ResponseCode.SUCCESS
+        broker.pass_time(1)
+    assert marks.written == end
+    broker.pass_time(1_000 + 30)
+    assert marks.written == broker.node.store.log.written_end
+
+
+def test_failed_flush_goes_on_at_the_next_interval(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimDisk(Random(1))
+    broker = Harness(disk)
+    for number in range(4):
+        broker.send(f"Topic{number:02}")
+    disk.fail("pwrite", nth=3, error=DiskFull, prefix="consumequeue/")
+    broker.pass_time(1_999)
+    assert broker.node.store.marks.written == 0
+    broker.pass_time(1)
+    assert broker.node.store.marks.written == broker.node.store.log.written_end
+    assert [line for line in lines(caplog, logging.WARNING) if "queue entries stay in memory" in line]

@@ -31,8 +31,8 @@ from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
 
 ENTRIES_MAX = 4_096
 """Maximum number of entries of a queue in one response."""
-QUEUES_PER_SLICE = 128
-"""Queues, or groups without any, in one slice of the progress of all groups."""
+QUEUES_PER_SLICE = 32
+"""Queues, or groups without any, in one slice of a response; records are read for each."""
 KEYS_PER_SLICE = 2_048
 
 
@@ -66,21 +66,31 @@ class QueueInfoProcessor(Feature):
 
     # Topics.
 
-    def _on_topic_stats(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_topic_stats(self, link: Link, command: Command, now: Now) -> Command | None:
         name = read_fields(TopicFields, command.fields).topic
         topic = self._topics.get(name)
         if topic is None:
             return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{name}] not exist")
-        table = {}
-        for queue_id in range(topic.config.write_queue_nums):
+        return self._sliced.begin(link, command, self._topic_stats(name, topic.config.write_queue_nums), now)
+
+    def _topic_stats(self, name: str, queues: int) -> Slices:
+        found: list[bytes] = []
+        for queue_id in range(queues):
+            if queue_id and queue_id % QUEUES_PER_SLICE == 0:
+                yield
             low, high = self._bounds(name, queue_id)
-            table[self._key(name, queue_id)] = {
+            stats = {
                 "lastUpdateTimestamp": self._time_at(name, queue_id, high - 1),
                 "maxOffset": high,
                 "minOffset": low,
             }
-        rate = self._stats.per_second("TOPIC_PUT_NUMS", name)
-        return command.answer(ResponseCode.SUCCESS, body=dumps_java({"offsetTable": table, "topicPutTps": rate}))
+            found.append(self._of_queue(name, queue_id, stats))
+        rate = dumps_java(self._stats.per_second("TOPIC_PUT_NUMS", name))
+        return b'{"offsetTable":{%b},"topicPutTps":%b}' % (b",".join(found), rate)
+
+    def _of_queue(self, topic: str, queue_id: int, facts: dict[str, int]) -> bytes:
+        """Return facts about a queue as a member of a JSON object whose keys are queues."""
+        return b"%b:%b" % (self._key(topic, queue_id).encode(), dumps(facts))
 
     def _on_groups_of_topic(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = read_fields(TopicFields, command.fields).topic
@@ -107,7 +117,7 @@ class QueueInfoProcessor(Feature):
 
     # Groups.
 
-    def _on_consume_stats(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_consume_stats(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(ConsumeStatsFields, command.fields)
         group = fields.consumer_group
         listed = [name for name in fields.topic_list.split(";") if name]
@@ -115,13 +125,22 @@ class QueueInfoProcessor(Feature):
             topics = [name for name in listed if self._topics.get(name) is not None]
         else:
             topics = self._consumed(group, [fields.topic] if fields.topic.strip() else None)
-        table: dict[Raw, dict[str, int]] = {}
+        return self._sliced.begin(link, command, self._consume_stats(group, topics), now)
+
+    def _consume_stats(self, group: str, topics: list[str]) -> Slices:
+        """Build the body in slices: topics that are deleted meanwhile are left out from then on."""
+        queues: list[bytes] = []
         rate = 0.0
-        for topic in topics:
-            config = self._topics.table[topic].config
-            table.update(self._progress(topic, group, config.read_queue_nums))
+        for topic in dict.fromkeys(topics):
+            known = self._topics.get(topic)
+            if known is None:
+                continue
+            for queue_id in range(known.config.read_queue_nums):
+                if queues and len(queues) % QUEUES_PER_SLICE == 0:
+                    yield
+                queues.append(self._of_queue(topic, queue_id, self._progress_in(topic, group, queue_id)))
             rate += self._rate(topic, group)
-        return command.answer(ResponseCode.SUCCESS, body=dumps_java({"consumeTps": rate, "offsetTable": table}))
+        return b'{"consumeTps":%b,"offsetTable":{%b}}' % (dumps_java(rate), b",".join(queues))
 
     def _consumed(self, group: str, topics: list[str] | None) -> list[str]:
         """Return the existing topics of a group; of an online group only those that it subscribes to."""
@@ -131,9 +150,6 @@ class QueueInfoProcessor(Feature):
         return sorted(
             topic for topic in candidates if self._topics.get(topic) is not None and (not wanted or topic in wanted)
         )
-
-    def _progress(self, topic: str, group: str, queues: int) -> dict[Raw, dict[str, int]]:
-        return {self._key(topic, queue_id): self._progress_in(topic, group, queue_id) for queue_id in range(queues)}
 
     def _progress_in(self, topic: str, group: str, queue_id: int) -> dict[str, int]:
         # In a queue of a static topic "none" and 0 differ: a group without an offset may have one in an older segment.
@@ -174,7 +190,7 @@ class QueueInfoProcessor(Feature):
                 for queue_id in range(known.config.write_queue_nums):
                     progress = self._progress_in(topic, group, queue_id)
                     behind += progress["brokerOffset"] - progress["consumerOffset"]
-                    queues.append(b"%b:%b" % (self._key(topic, queue_id).encode(), dumps(progress)))
+                    queues.append(self._of_queue(topic, queue_id, progress))
                     built += 1
                     if built % QUEUES_PER_SLICE == 0:
                         yield
@@ -187,13 +203,21 @@ class QueueInfoProcessor(Feature):
         address = dumps_java(self._own.address)
         return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d}' % (address, b",".join(groups), behind)
 
-    def _on_time_span(self, _link: Link, command: Command, now: Now) -> Command | None:
+    def _on_time_span(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(TopicGroupFields, command.fields)
         topic = self._topics.get(fields.topic)
         if topic is None:
             return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{fields.topic}] not exist")
-        spans = [self._span(fields.topic, fields.group, number, now) for number in range(topic.config.write_queue_nums)]
-        return command.answer(ResponseCode.SUCCESS, body=dumps({"consumeTimeSpanSet": spans}))
+        spans = self._time_spans(fields.topic, fields.group, topic.config.write_queue_nums, now)
+        return self._sliced.begin(link, command, spans, now)
+
+    def _time_spans(self, topic: str, group: str, queues: int, now: Now) -> Slices:
+        spans: list[dict[str, object]] = []
+        for queue_id in range(queues):
+            if queue_id and queue_id % QUEUES_PER_SLICE == 0:
+                yield
+            spans.append(self._span(topic, group, queue_id, now))
+        return dumps({"consumeTimeSpanSet": spans})
 
     def _span(self, topic: str, group: str, queue_id: int, now: Now) -> dict[str, object]:
         low, high = self._bounds(topic, queue_id)

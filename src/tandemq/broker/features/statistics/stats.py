@@ -14,8 +14,9 @@ Source: docs/reference/requests.md, "statistics"; RocketMQ StoreStatsService, Br
 import logging
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from tandemq.boundary import Now
@@ -25,7 +26,8 @@ from tandemq.broker.kernel.pulls import Pulls
 from tandemq.broker.kernel.statistics import Statistics
 from tandemq.errors import StoreError
 from tandemq.metrics import Histogram, Series, StatsSnapshot
-from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.not_cached import NotCached
+from tandemq.storage.consume_queue import ConsumeQueue, unpack_entries
 
 log = logging.getLogger(__name__)
 SECOND_MS = 1_000
@@ -38,6 +40,16 @@ SIZE_BOUNDS = (1_024, 4_096, 524_288, 1_048_576, 2_097_152, 4_194_304)
 """Upper bounds of the classes in which record sizes are counted, bytes; RocketMQ's."""
 SIZES_READ_MAX = 4_096
 """Maximum number of entries read per queue and sample; the mean size of these is used for the rest."""
+SIZES_READ_IN_ALL = 32_768
+"""Maximum number of entries read per sample, but SIZES_READ_MIN of each queue in any case."""
+SIZES_READ_MIN = 8
+SAMPLE_US = 3_000
+NOTED_AT_ONCE = 1_024
+QUEUES_AT_ONCE = 8
+SERIES_AT_ONCE = 256
+"""Time for the samples of one turn; number of queues looked at, of queues counted, and of series sampled, before it is
+checked."""
+_END = object()
 
 
 class Totals(NamedTuple):
@@ -77,11 +89,21 @@ class Day(NamedTuple):
     gets_today: int = 0
 
 
+class _Growth(NamedTuple):
+    """Messages of a queue that are not counted yet."""
+
+    queue: ConsumeQueue
+    messages: int
+    end: int
+    """Queue offset behind the last of them."""
+
+
 class Stats(Feature, Statistics):
     """Statistics of one broker."""
 
     def __init__(self, kernel: Kernel) -> None:
         """Begin to sample; messages that are stored already do not count."""
+        self._outbox = kernel.outbox
         self._store = kernel.store
         self._puts = kernel.puts
         self._counters = kernel.features.find(Pulls).counters
@@ -90,6 +112,11 @@ class Stats(Feature, Statistics):
         self._utc_offset_s = kernel.machine.utc_offset_s
         self._series: dict[tuple[str, str], Series] = {}
         self._seen = {key: queue.max_offset for key, queue in kernel.store.queues.items()}
+        """Queue offsets up to which messages are counted, or are in `_grown`."""
+        self._grown: dict[tuple[str, int], _Growth] = {}
+        """Messages that the sample in progress has still to count."""
+        self._samples: dict[int, Iterator[None]] = {}
+        """Samples in progress, by span."""
         self._was_master = False
         """The role in which the messages since the last count were stored."""
         self._given: dict[tuple[str, str], tuple[int, int, int]] = {}
@@ -107,7 +134,7 @@ class Stats(Feature, Statistics):
         kernel.every(SECOND_MS, self._each_second)
         kernel.every(60 * SECOND_MS, self._each_minute)
         for span, period_ms in enumerate(SAMPLE_MS):
-            kernel.every(period_ms, partial(self._sample, span))
+            kernel.every(partial(self._pause_ms, span, period_ms), partial(self._sample, span))
 
     # Counters by name and key, as mqadmin requests them.
 
@@ -140,14 +167,19 @@ class Stats(Feature, Statistics):
         seen, is_master = self._seen, self._was_master
         found: dict[str, int] = {}
         for queue in queues:
-            grown = queue.max_offset - seen.get((queue.topic, queue.queue_id), 0) if is_master else 0
-            found[queue.topic] = found.get(queue.topic, 0) + max(0, grown)
+            key = queue.topic, queue.queue_id
+            grown = max(0, queue.max_offset - seen.get(key, 0)) if is_master else 0
+            if (waiting := self._grown.get(key)) is not None:
+                grown += waiting.messages
+            found[queue.topic] = found.get(queue.topic, 0) + grown
         return found
 
     def topic_removed(self, topic: str, _now: Now) -> None:
         """Remove the counters of a topic."""
         self._forget(lambda key: key.split("@")[0] == topic)
+        self._samples.pop(0, None)  # it has read the queues; the next one counts what is left
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] != topic}
+        self._grown = {key: grown for key, grown in self._grown.items() if key[0] != topic}
         self.sizes.pop(topic, None)
 
     def group_removed(self, group: str, _now: Now) -> None:
@@ -165,42 +197,75 @@ class Stats(Feature, Statistics):
         """
         is_master = self._turn.serving.is_master
         if is_master != self._was_master:
-            self._count_puts()
+            self._note_growth(self._store.queues.items())
             self._was_master = is_master
 
+    def _pause_ms(self, span: int, period_ms: int) -> int:
+        return 1 if span in self._samples else period_ms
+
     def _sample(self, span: int, now: Now) -> None:
+        """Begin a sample, or continue the one in progress."""
+        steps = self._samples.setdefault(span, self._sampling(span, now.mono_ms))
+        until_us = self._outbox.elapsed_us() + SAMPLE_US
+        while next(steps, _END) is not _END:
+            if self._outbox.elapsed_us() >= until_us:
+                return
+        del self._samples[span]
+
+    def _sampling(self, span: int, mono_ms: int) -> Iterator[None]:
+        """Take a sample in steps: with many queues or counters it is too much for one turn."""
         if span == 0:
-            self._count_puts()
+            queues = list(self._store.queues.items())
+            for first in range(0, len(queues), NOTED_AT_ONCE):
+                self._note_growth(queues[first : first + NOTED_AT_ONCE])
+                yield
+            most = min(SIZES_READ_MAX, max(SIZES_READ_MIN, SIZES_READ_IN_ALL // (len(self._grown) or 1)))
+            while self._grown:
+                self._count_puts(most)
+                yield
             self._count_gets()
-        for series in self._series.values():
-            series.sample(span, now.mono_ms)
+        for number, series in enumerate(list(self._series.values()), 1):
+            series.sample(span, mono_ms)
+            if number % SERIES_AT_ONCE == 0:
+                yield
         if span == 0:
-            self._sampled_ms = now.mono_ms
+            self._sampled_ms = mono_ms
 
-    def _count_puts(self) -> None:
-        cluster, puts = self._current.config.cluster, 0
-        is_master = self._was_master
-        for key, queue in self._store.queues.items():
-            seen = self._seen.get(key, 0)
-            grown = queue.max_offset - seen
-            if grown:
-                self._seen[key] = queue.max_offset
-            if grown > 0 and is_master:  # what a slave copies was put at its master
-                puts += grown
-                self.add("TOPIC_PUT_NUMS", key[0], grown, grown)
-                self.add("TOPIC_PUT_SIZE", key[0], self._size_of(queue, grown), grown)
-        self.add("BROKER_PUT_NUMS", cluster, puts, puts)
+    def _note_growth(self, queues: Iterable[tuple[tuple[str, int], ConsumeQueue]]) -> None:
+        """Note the messages of queues since the last time; those that a slave copied were put at its master."""
+        seen, is_master = self._seen, self._was_master
+        for key, queue in queues:
+            start, end = seen.get(key, 0), queue.max_offset
+            if start == end:
+                continue
+            seen[key] = end
+            if is_master and end > start:
+                waiting = self._grown.get(key)
+                self._grown[key] = _Growth(queue, end - start + (0 if waiting is None else waiting.messages), end)
 
-    def _size_of(self, queue: ConsumeQueue, count: int) -> int:
-        """Return the bytes of a queue's newest records, estimated beyond SIZES_READ_MAX."""
-        start = queue.max_offset - min(count, SIZES_READ_MAX)
+    def _count_puts(self, most: int) -> None:
+        """Count messages of up to QUEUES_AT_ONCE queues. `most`: maximum number of entries to read of each."""
+        puts = 0
+        for key in list(islice(self._grown, QUEUES_AT_ONCE)):
+            queue, count, end = self._grown.pop(key)
+            puts += count
+            size = self._size_of(queue, end, count, most)
+            self.add("TOPIC_PUT_NUMS", key[0], count, count)
+            self.add("TOPIC_PUT_SIZE", key[0], size, count)
+        self.add("BROKER_PUT_NUMS", self._current.config.cluster, puts, puts)
+
+    def _size_of(self, queue: ConsumeQueue, end: int, count: int, most: int) -> int:
+        """Return the bytes of the last records before a queue offset, estimated beyond `most`."""
+        first = end - min(count, most)
+        largest = self._store.config.segment_bytes  # prefilled and damaged entries may state larger sizes
         try:
-            largest = self._store.config.segment_bytes  # prefilled and damaged entries may state larger sizes
-            entries = self._store.entries(queue, start, queue.max_offset - start)
-            sizes = [size for _, size, _ in entries if 0 < size <= largest]
+            _, stated = unpack_entries(queue.read(first, end - first, may_wait=False))
+        except NotCached:
+            return count * self.total("TOPIC_PUT_SIZE", queue.topic) // (self.total("TOPIC_PUT_NUMS", queue.topic) or 1)
         except StoreError as error:
             log.warning("stats: sizes in queue %s/%d were not counted: %s", queue.topic, queue.queue_id, error)
             return 0
+        sizes = [size for size in stated if 0 < size <= largest]
         if not sizes:
             return 0
         self._count_sizes(queue.topic, sizes, count)

@@ -165,7 +165,7 @@ def test_messages_that_are_missing_again_are_read_at_once() -> None:
 
 @spec("R10")
 def test_device_that_does_not_return_ends_only_the_pulls_that_need_it(caplog: pytest.LogCaptureFixture) -> None:
-    broker = Uncached(flushes=False)
+    broker = Uncached(flushes=False, queue_flush_interval_ms=60_000)
     opaques = [broker.pull() for _ in range(3)]
     (hung,) = broker.reads()
     with caplog.at_level(logging.WARNING):

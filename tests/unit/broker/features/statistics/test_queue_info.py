@@ -200,3 +200,34 @@ def test_entries_of_a_queue_are_shown(broker: Harness) -> None:
 )
 def test_request_with_wrong_fields_is_answered(broker: Harness, code: Code, fields: dict[str, object]) -> None:
     assert broker.ask(code, fields).remark
+
+
+@pytest.mark.parametrize(
+    ("code", "table", "queues"),
+    [
+        (Code.GET_TOPIC_STATS_INFO, "offsetTable", 10),
+        (Code.GET_CONSUME_STATS, "offsetTable", 10),
+        (Code.QUERY_CONSUME_TIME_SPAN, "consumeTimeSpanSet", 10),
+    ],
+)
+def test_facts_about_many_queues_are_built_in_slices_between_other_requests(
+    many: Harness, code: Code, table: str, queues: int
+) -> None:
+    """Records are read for each queue; a topic may have thousands."""
+    fields = {"topic": "TopicA", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
+    many.ask(Code.UPDATE_AND_CREATE_TOPIC, fields)
+    opaque = many.send_request(code, {"topic": "TopicA", "group": "group", "consumerGroup": "group"})
+    turns = 0
+    while (answer := many.answer_to(opaque)) is None:
+        assert many.send("TopicA").code == ResponseCode.SUCCESS
+        many.pass_time(1)
+        turns += 1
+    assert turns == 2, "four queues at once"
+    assert len(loads(answer.body)[table]) == queues
+
+
+def test_response_of_one_slice_is_given_while_many_are_being_built(many: Harness) -> None:
+    many.open(9)
+    for _ in range(8):
+        many.send_request(Code.GET_BROKER_CONSUME_STATS, MANY, link=9)
+    assert many.ask(Code.GET_TOPIC_STATS_INFO, {"topic": "TopicA"}).code == ResponseCode.SUCCESS

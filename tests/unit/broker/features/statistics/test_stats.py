@@ -1,14 +1,17 @@
 """Counters by name and key: sums, rates, and averages per step."""
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.broker.features.statistics import stats
-from tandemq.broker.features.statistics.stats import Stats
+from tandemq.broker.features.statistics.stats import SAMPLE_US, Stats
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
+from tandemq.storage.consume_queue import ConsumeQueue
 from tests.serving import let
 from tests.spec import spec
 from tests.unit.broker.harness import Harness, messages_in, send_fields
@@ -154,3 +157,62 @@ def test_role_change_loses_no_count_of_a_master_and_counts_no_copy_of_a_slave(tm
     assert counted() == 3
     broker.pass_time(10_000)
     assert counted() == 3
+
+
+def test_sample_of_many_queues_is_taken_between_requests(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    counters = broker.node.features.find(Stats)
+    topics = [f"Topic{number:02}" for number in range(40)]
+    for topic in topics:
+        broker.send(topic)
+        broker.send(topic, bytes(2_000))
+    queues = list(broker.node.store.queues.values())
+    broker.outbox.look_us = SAMPLE_US  # the time of a turn is over at the first look
+    broker.pass_time(10_000)
+    counted = {topic for topic in topics if counters.total("TOPIC_PUT_NUMS", topic)}
+    assert len(counted) < len(topics)
+    assert all(found == 2 for topic, found in known(counters, queues).items() if topic in topics)
+    broker.send(topics[0])
+    assert known(counters, queues)[topics[0]] == 3, "counted with the next sample"
+    broker.pass_time(100)
+    assert {counters.total("TOPIC_PUT_NUMS", topic) for topic in topics} == {2}
+    assert counters.total("TOPIC_PUT_SIZE", topics[1]) > 2_000
+    assert counters.sizes[topics[1]][:2] == [1, 1]
+    broker.pass_time(10_000)
+    assert known(counters, queues)[topics[0]] == counters.total("TOPIC_PUT_NUMS", topics[0]) == 3
+
+
+def known(counters: Stats, queues: list[ConsumeQueue]) -> dict[str, int]:
+    return {topic: counters.total("TOPIC_PUT_NUMS", topic) + more for topic, more in counters.uncounted(queues).items()}
+
+
+def test_topic_deleted_during_a_sample_is_not_counted(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    counters = broker.node.features.find(Stats)
+    for number in range(40):
+        broker.send(f"Topic{number:02}")
+    broker.outbox.look_us = SAMPLE_US
+    broker.pass_time(10_000)
+    broker.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "Topic39"})
+    broker.pass_time(100)
+    assert counters.summaries("TOPIC_PUT_NUMS", "Topic39") is None
+    assert counters.total("TOPIC_PUT_NUMS", "Topic38") == 1
+    broker.send("Topic39")
+    broker.pass_time(10_100)
+    assert counters.total("TOPIC_PUT_NUMS", "Topic39") == 1
+
+
+def test_sizes_that_the_page_cache_lacks_are_estimated_by_those_before() -> None:
+    disk = SimDisk(Random(1))
+    broker = Harness(disk)
+    counters = broker.node.features.find(Stats)
+    broker.send("TopicA", bytes(500))
+    broker.pass_time(10_000)
+    size = counters.total("TOPIC_PUT_SIZE", "TopicA")
+    assert size > 500
+    assert broker.send("TopicA", bytes(2_000)).code == ResponseCode.SUCCESS
+    broker.pass_time(2_000)  # the entry is in the file only
+    disk.uncached = 1.0
+    broker.pass_time(8_000)
+    assert counters.total("TOPIC_PUT_NUMS", "TopicA") == 2
+    assert counters.total("TOPIC_PUT_SIZE", "TopicA") == 2 * size
