@@ -7,7 +7,7 @@ Source: getrlimit(2); docs/guides/operations.md, "System limits".
 
 import resource
 
-CACHED_MAX = 8192
+CACHED_MAX = 65_536
 """Files of queues that a store keeps open, but at most a quarter of the limit."""
 KEPT_MAX = CACHED_MAX + CACHED_MAX // 2 + 1024
 """Descriptors reserved for files: more than a store and its reads keep open, but at most half of the limit."""

@@ -101,7 +101,7 @@ class QueueFiles(FileCache):
 class ConsumeQueue(QueueTail):
     """One consume queue. `[min_offset, max_offset)` are the queue offsets whose records may still be in the log."""
 
-    __slots__ = ("_file_bytes", "_files", "_segments", "min_offset", "queue_id", "topic")
+    __slots__ = ("_file_bytes", "_files", "_plausible_end", "_segments", "min_offset", "queue_id", "topic")
 
     def __init__(self, disk: Disk, files: QueueFiles, topic: str, queue_id: int, file_bytes: int) -> None:
         """Load the files and find `max_offset` by binary search in the last one.
@@ -117,6 +117,8 @@ class ConsumeQueue(QueueTail):
         self._segments = SegmentLog(disk, files, f"consumequeue/{topic}/{queue_id}", file_bytes, is_derived=True)
         self.start_tail(self._find_written_end())
         self.min_offset = self._segments.start // QUEUE_ENTRY_BYTES
+        self._plausible_end = -1
+        """Max offset at which the last entry was found plausible, so that a start with many queues reads it once."""
         self.last_log_end = self.log_end_before(self.max_offset)
 
     def log_end_before(self, queue_offset: int) -> int:
@@ -124,9 +126,16 @@ class ConsumeQueue(QueueTail):
         step = 1
         while (candidate := queue_offset - step) >= self._held_from:
             if self.plausible_offset(candidate) is not None:
+                self._plausible_end = max(self._plausible_end, candidate + 1)
                 return self.entry(candidate).log_end
             step *= 2
         return 0
+
+    @property
+    def ends_plausibly(self) -> bool:
+        """Whether the last entry is plausible, or there is none."""
+        end = self.max_offset
+        return end in (self._plausible_end, self.min_offset) or self.plausible_offset(end - 1) is not None
 
     def _find_written_end(self) -> int:
         """Find the end of the written entries by binary search; entries zeroed by damage do not end them."""
@@ -358,7 +367,7 @@ class ConsumeQueue(QueueTail):
         """
         first = self._segments.start // QUEUE_ENTRY_BYTES
         high = self.max_offset
-        if not wipes and first < high and self._is_before(high - 1, log_end) and self._continues(high - 1, first):
+        if not wipes and first < high and self.last_log_end <= log_end and self.ends_plausibly:
             return
         low = self.first_at_or_after(log_end, self._before(log_end, first, high), high)
         while low < high and self._is_before(low, log_end) and self._continues(low, first):
@@ -401,7 +410,11 @@ class ConsumeQueue(QueueTail):
 
     def correct_min(self, log_start: int) -> None:
         """Move `min_offset` to the first entry at or after `log_start`; delete files that end before it."""
-        low = self.min_offset = self.first_at_or_after(log_start, self.min_offset, self.max_offset)
+        low, high = self.min_offset, self.max_offset
+        if low == high:
+            return
+        if (place := self.plausible_offset(low)) is None or place < log_start:
+            low = self.min_offset = self.first_at_or_after(log_start, low, high)
         while len(self._segments.starts) > 1 and self._segments.starts[1] <= low * QUEUE_ENTRY_BYTES:
             self._segments.drop_first()
 

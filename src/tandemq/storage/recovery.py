@@ -169,34 +169,44 @@ class _Opening:
             _truncate_queues(store, end, wipes=False)
 
     def settle_queues(self) -> None:
-        """Write the queues' entries and set their offsets."""
+        """Set the queues' offsets, and write their entries unless they are left to the first flush."""
         store = self.store
         if self._records == 0:
             store.take_last_time()
-        store.write_queues()
+        if not self._is_left_to_upkeep:
+            store.write_queues()
         for queue in store.queues.values():
             queue.next_offset = queue.max_offset
             queue.correct_min(store.log.start)
             _check_last(store, queue)
 
+    @property
+    def _is_left_to_upkeep(self) -> bool:
+        """Whether writing and syncing of queues and index is left to the periodic flush and sync."""
+        return self._unclean and self._machine_stayed_up and self._begin >= self._synced
+
     def sync(self) -> None:
         """Sync the log, then queue and index files, then the marks.
 
         If the machine stayed up, queue and index files are left to the periodic sync: the kernel has their bytes, as it
-        would if the process had not been killed. The synced mark stays before the first of their entries until then,
-        so a power loss meanwhile has them rebuilt from the log. Otherwise all of them are synced here: after a crash of
-        the machine nothing else tracks what it lost, and after a rebuild that began below the synced mark that mark
-        would have to move down, and damage behind it would be taken for a torn tail.
+        would if the process had not been killed. The entries of the walk stay in memory until the first flush: with
+        many queues writing them would delay the start. The synced mark stays before the first of their entries until
+        then, so a power loss meanwhile has them rebuilt from the log. Otherwise all of them are synced here: after a
+        crash of the machine nothing else tracks what it lost, and after a rebuild that began below the synced mark that
+        mark would have to move down, and damage behind it would be taken for a torn tail.
         """
         store, end = self.store, self.store.log.end
         synced = self._synced
         store.flush()
         store.note_unsynced(min(synced, self._begin))
-        if not (self._unclean and self._machine_stayed_up) or self._begin < synced:
+        if self._is_left_to_upkeep:
+            written, entries = self._begin, store.entries_in_files()
+        else:
             for path in store.take_unsynced(min(synced, self._begin)):
                 store.disk.open(path).datasync()
-            synced = end
-        store.marks = Marks(synced, end, store.entries_total(), boot_id=store.config.boot_id)
+            synced = written = end
+            entries = store.entries_total()
+        store.marks = Marks(synced, written, entries, boot_id=store.config.boot_id)
         store.sync_marks()
 
     def report(self) -> Recovered:
@@ -326,7 +336,7 @@ def _check_last(store: Store, queue: ConsumeQueue) -> None:
     queue_offset = queue.max_offset - 1
     if queue_offset < queue.min_offset:
         return
-    if queue.last_log_end > store.log.end or queue.plausible_offset(queue_offset) is None:
+    if queue.last_log_end > store.log.end or not queue.ends_plausibly:
         store.suspect_entries.append((queue, queue_offset))
         log.error(
             "store: the last entry of topic=%s queue=%d, %d, is damaged; it stays for the scrubber",
@@ -431,7 +441,7 @@ def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
         if walker.position < capacity_end and not store.log.is_blank_from(walker.position):
             damaged = damaged_record(read, walker.position, segment_bytes) if is_boundary else None
             start = walker.position + (damaged.body_end if damaged is not None else 0)
-            resumes = find_next_record(read, start, capacity_end, segment_bytes)
+            resumes = find_next_record(read, start, capacity_end, segment_bytes, store.log.next_data)
             is_boundary = damaged is not None and resumes == walker.position + damaged.size
         if resumes is None:
             break

@@ -257,6 +257,15 @@ class SegmentLog:
             or self._files.get(self.path(self.starts[-1])).next_data(within) >= self.segment_bytes
         )
 
+    def next_data(self, offset: int) -> int:
+        """Return the first offset from one on that may hold a byte other than zero, or the end of its file.
+
+        Raises:
+            OffsetGone: no file holds the offset.
+        """
+        start, file = self.file_at(offset)
+        return start + min(self.segment_bytes, file.next_data(offset - start))
+
     def drop_first(self) -> int:
         """Delete the first file; return the bytes freed."""
         self._remove(self.starts.pop(0))

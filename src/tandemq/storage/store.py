@@ -646,6 +646,10 @@ class Store:
         """Return the sum of all queues' max offsets. Cost: one step per queue."""
         return sum(queue.max_offset for queue in self.queues.values())
 
+    def entries_in_files(self) -> int:
+        """Return the sum of the queue offsets up to which the queues are in files. Cost: one step per queue."""
+        return sum(queue.tail_start for queue in self.queues.values())
+
     def checkpoint(self, store_ms: int) -> Checkpoint:
         """Return RocketMQ's checkpoint. The records up to `store_ms` and their queue entries must be synced."""
         index_ms = self.index.last_full_ms() if self.index is not None else 0

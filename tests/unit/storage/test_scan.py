@@ -1,5 +1,7 @@
 """Walk through the log with checks."""
 
+from functools import partial
+
 from tandemq.codec.record.record import encode_record
 from tandemq.storage.log.scan import Reader, faults_within, find_next_record
 
@@ -78,3 +80,55 @@ def test_a_record_across_search_windows_is_found() -> None:
         )
         data = b"?" * start + record
         assert find_next_record(reader_of(data), 0, len(data), SEGMENT) == start
+
+
+PAGE = 4_096
+
+
+def data_after(data: bytes, at: int) -> int:
+    """Return the first offset from one on whose page was written, as file systems tell it."""
+    while at < len(data) and not any(data[at - at % PAGE : at - at % PAGE + PAGE]):
+        at += PAGE - at % PAGE
+    return min(at, len(data))
+
+
+def test_ranges_never_written_are_skipped_and_the_record_behind_them_is_found() -> None:
+    """Its size begins with bytes that are zero, so that it may begin before the first page with data."""
+    for start in (5, 20 * PAGE - 90, *(200 * PAGE - before for before in range(6)), 250 * PAGE):
+        data = bytes(start) + encode_record(
+            topic=b"TopicA",
+            queue_id=0,
+            queue_offset=0,
+            log_offset=start,
+            body=b"b" * 100,
+            properties=b"",
+            flag=0,
+            sys_flag=0,
+            born_ms=1,
+            born_host=bytes(8),
+            store_ms=1,
+            store_host=bytes(8),
+        )
+        read: list[int] = []
+
+        def reader(at: int, size: int, data: bytes = data, read: list[int] = read) -> bytes:
+            read.append(at)
+            return data[at : at + size]
+
+        data = data.ljust(SEGMENT, b"\0")
+        found = find_next_record(reader, 0, len(data), SEGMENT, partial(data_after, data))
+        assert found == start
+        assert min(read) >= max(0, start - PAGE)
+        assert find_next_record(reader_of(data), 0, len(data), SEGMENT) == start
+
+
+def test_search_in_a_file_of_zeroes_reads_nothing_of_it() -> None:
+    data = bytes(SEGMENT)
+    read: list[bytes] = []
+
+    def reader(at: int, size: int) -> bytes:
+        read.append(data[at : at + size])
+        return read[-1]
+
+    assert find_next_record(reader, 100, SEGMENT, SEGMENT, lambda at: data_after(data, at)) is None
+    assert sum(map(len, read)) < 16

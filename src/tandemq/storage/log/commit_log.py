@@ -288,6 +288,13 @@ class CommitLog:
         """Whether nothing was ever written at or after an offset, determined without reading data."""
         return self._segments.is_blank_from(offset)
 
+    def next_data(self, offset: int) -> int:
+        """Return the first offset from one on that may hold a byte other than zero, determined without reading data.
+
+        If there is none in its file, the end of that file.
+        """
+        return self._segments.next_data(offset)
+
     def overwrite(self, data: bytes, offset: int) -> File:
         """Replace damaged bytes by those of a replica, within one file and below `written_end`.
 

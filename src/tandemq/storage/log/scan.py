@@ -29,6 +29,8 @@ RECORD_BYTES_MAX = 128 << 20
 _MAGICS = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 
 _LOOK_BACK_BYTES = 64 * 1024
+_BEFORE_DATA = 3
+"""Bytes of a record's size that may be zero, and so lie before the first data."""
 _NEAR_BYTES = 64 * 1024
 _ZEROES = bytes(WINDOW_BYTES)
 
@@ -153,13 +155,21 @@ class Walker:
             self.fault = "the rest is shorter than a record"
 
 
-def find_next_record(read: Reader, start: int, end: int, segment_bytes: int) -> int | None:
+def find_next_record(
+    read: Reader, start: int, end: int, segment_bytes: int, next_data: Callable[[int], int] | None = None
+) -> int | None:
     """Return the offset of the first valid record in `[start, end)`: magic, stated log offset and checksums are right.
 
-    None if there is none. Cost: reads 64 KiB, since the next record is mostly near, then windows of up to 8 MiB.
+    None if there is none. `next_data` returns the first offset from one on that may hold a byte other than zero: ranges
+    that were never written are skipped, up to a whole file. Cost: reads 64 KiB, since the next record is mostly near,
+    then windows of up to 8 MiB.
     """
     position, wanted = start, _NEAR_BYTES
     while position < end:
+        if next_data is not None:
+            position = max(position, next_data(position) - _BEFORE_DATA)
+            if position >= end:
+                break
         window = read(position, wanted)
         wanted = min(4 * wanted, WINDOW_BYTES)
         if not window:
