@@ -202,9 +202,6 @@ class Loop:
                 self._report_turns()
 
     def _once(self, node: Node, wait_ms: int = WAIT_MS_MAX) -> None:
-        deadline = node.deadline_ms()
-        if deadline is not None:
-            wait_ms = max(0, min(wait_ms, deadline - read_clock().mono_ms))
         received = self._take_unread()
         left = len(received)
         is_done = self._workers.done or self._readers.done
@@ -213,7 +210,7 @@ class Loop:
             wait_ms = 0
         self._ports.resume()
         self._handshakes.turn_began()
-        ready = self._wait(wait_ms)
+        ready = self._wait(node, wait_ms)
         share = self._share(len(ready))
         buffer, times = self._view[:share], max(1, share // RECEIVE_BYTES)
         for fd, mask in ready:
@@ -273,8 +270,8 @@ class Loop:
                 taken.append((number, data))
         return taken
 
-    def _wait(self, wait_ms: int) -> list[tuple[int, int]]:
-        """Return the ready descriptors with their event masks.
+    def _wait(self, node: Node, wait_ms: int) -> list[tuple[int, int]]:
+        """Return the ready descriptors with their event masks; wait for one until the node's deadline.
 
         If the next event is probably near, it polls for a moment before it sleeps, and yields the CPU in between.
         """
@@ -282,6 +279,11 @@ class Loop:
         ready = poll(0, POLLED_MAX)
         if ready or not wait_ms:
             return ready
+        deadline = node.deadline_ms()
+        if deadline is not None:
+            wait_ms = min(wait_ms, deadline - read_clock().mono_ms)
+            if wait_ms <= 0:
+                return ready
         began_ns = monotonic_ns()
         if self._busy_poll.is_worth:
             until_ns = began_ns + self._busy_poll.poll_ns

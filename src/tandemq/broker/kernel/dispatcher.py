@@ -79,7 +79,8 @@ class Dispatcher:
             position = decoder.take_large()
         else:
             data, position = decoder.join(data), 0
-        position = self._take_sends(link, data, position, now)
+        if not _is_pull(data, position):
+            position = self._take_sends(link, data, position, now)
         while position < len(data) and (frame := decoder.split(data, position)) is not None:
             after = self._take_acks(link, frame, data, position, now)
             if after == position:
@@ -90,7 +91,8 @@ class Dispatcher:
             if position < len(data):
                 if is_over():
                     return data[position:]
-                position = self._take_sends(link, data, position, now)
+                if not _is_pull(data, position):
+                    position = self._take_sends(link, data, position, now)
         if decoder.error is not None:
             self._housekeeping.close_link(link, str(decoder.error), turn, now)
         return b""
@@ -183,10 +185,17 @@ class Dispatcher:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
 
+def _is_pull(data: bytes, position: int) -> bool:
+    """Whether a frame begins like a pull: the engine, which takes sends, need not look at it."""
+    return data.startswith(_PULL_STARTS, position + 8)
+
+
 def _refuse_unknown(_link: Link, command: Command, _now: Now) -> Command:
     return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=unsupported_remark(command.code))
 
 
 _UNKNOWN = Request(_refuse_unknown)
+_PULL_STARTS = (b'{"code":%d,' % RequestCode.PULL_MESSAGE, RequestCode.PULL_MESSAGE.to_bytes(2))
+"""What headers of pulls begin with, as JSON of most clients, and in binary form."""
 _ACK_CODE = b"%d" % RequestCode.ACK_MESSAGE
 """Whatever spaces and order the fields of a JSON header have; the engine looks at the rest."""
