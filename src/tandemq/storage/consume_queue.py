@@ -410,13 +410,15 @@ class ConsumeQueue(QueueTail):
 
     def correct_min(self, log_start: int) -> None:
         """Move `min_offset` to the first entry at or after `log_start`; delete files that end before it."""
-        low, high = self.min_offset, self.max_offset
-        if low == high:
-            return
-        if (place := self.plausible_offset(low)) is None or place < log_start:
-            low = self.min_offset = self.first_at_or_after(log_start, low, high)
-        while len(self._segments.starts) > 1 and self._segments.starts[1] <= low * QUEUE_ENTRY_BYTES:
+        self.raise_min(log_start)
+        while len(self._segments.starts) > 1 and self._segments.starts[1] <= self.min_offset * QUEUE_ENTRY_BYTES:
             self._segments.drop_first()
+
+    def raise_min(self, log_start: int) -> None:
+        """Move `min_offset` to the first entry at or after a log offset up to which the log will be deleted."""
+        low, high = self.min_offset, self.max_offset
+        if low < high and ((place := self.plausible_offset(low)) is None or place < log_start):
+            self.min_offset = self.first_at_or_after(log_start, low, high)
 
     def destroy(self) -> None:
         """Delete the files."""

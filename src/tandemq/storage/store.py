@@ -514,11 +514,36 @@ class Store:
 
     def drop_first_segment(self) -> None:
         """Delete the oldest commit log file, and the queue and index files that have only entries of its records."""
+        for _ in self.dropping_first_segment(lambda: True):
+            pass
+
+    def dropping_first_segment(self, may_drop: Callable[[], bool]) -> Iterator[None]:
+        """Like `drop_first_segment`, but yield after each queue: with many of them it takes long.
+
+        The queues first begin behind the file, so that no message is offered whose record is gone; their own files are
+        deleted after it, since a start rebuilds queues that lack entries of records in the log.
+
+        Args:
+            may_drop: asked right before the file is deleted; nothing is, if it returns False.
+        """
+        end = self.log.start + self.config.segment_bytes
+        for queue in self._queues_in_turn():
+            queue.raise_min(end)
+            yield
+        if not may_drop():
+            return
         start = self.log.drop_first_segment()
-        for queue in self.queues.values():
-            queue.correct_min(start)
         if self.index is not None:
             self.index.drop_before(start)
+        for queue in self._queues_in_turn():
+            queue.correct_min(start)
+            yield
+
+    def _queues_in_turn(self) -> Iterator[ConsumeQueue]:
+        """Yield the queues; of those deleted meanwhile none."""
+        for key, queue in list(self.queues.items()):
+            if self.queues.get(key) is queue:
+                yield queue
 
     # Flushing.
 

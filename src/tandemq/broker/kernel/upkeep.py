@@ -4,11 +4,12 @@ Source: docs/internals/storage.md, "flush" and "retention".
 """
 
 import logging
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
-from tandemq.boundary import Disk, Job, JobDone, Now, Turn
+from tandemq.boundary import Disk, DiskUsage, Job, JobDone, Now, Turn
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
@@ -18,13 +19,15 @@ from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.storage.checkpoint import Checkpoint, write_checkpoint
-from tandemq.storage.retention import LogSegment, RetentionConfig, decide, parse_hours
+from tandemq.storage.retention import Decision, LogSegment, RetentionConfig, decide, parse_hours
 
 log = logging.getLogger(__name__)
 SYNC_EVERY_MS = 10_000
 FLUSH_US = 3_000
 FLUSHED_AT_ONCE = 2
 """Time for writing the entries of queues in one turn, and number of queues between two looks at it."""
+DELETION_US = 3_000
+"""Time for deleting log files in one turn."""
 HOUR_MS = 3_600_000
 DISK_FULL = "disk full"
 FULL_REMARK = "the disk is {:.0%} full; messages are accepted again when it is below {:.0%}"
@@ -71,6 +74,9 @@ class Upkeep(Feature):
         """Whether a flush of the queues goes on in the next turn."""
         self._expired_end = 0
         """End of a log file to be deleted once the entries of its queues are on the device; 0: none."""
+        self._deletion: Iterator[None] | None = None
+        """The deletion of log files in progress, and the time of the turn."""
+        self._deletion_now = kernel.began
         self._kept_for = ""
         """Reason logged last why an expired file is kept; "": none is."""
         self._requested = 0
@@ -163,41 +169,68 @@ class Upkeep(Feature):
         self._requested = 20
 
     def clean(self, now: Now) -> None:
-        """Delete expired files; refuse or accept sends by the usage of the disk."""
-        store = self._store
+        """Begin to delete expired files; refuse or accept sends by the usage of the disk."""
         try:
             usage = self._disk.usage()
-            starts, changed = store.log.segment_starts, self._disk.modified_ms
-            segments = [
-                LogSegment(start, start + store.config.segment_bytes, changed(store.log.segment_path(start)))
-                for start in starts
-            ]
-            hour = datetime.fromtimestamp(now.wall_ms / 1000 + self._utc_offset_s, UTC).hour
-            decision = decide(
-                self.retention,
-                segments,
-                usage,
-                wall_ms=now.wall_ms,
-                hour=hour,
-                needed=self._needed(),
-                asked=self._requested > 0,
-            )
-            self._requested = max(0, self._requested - 1)
-            self._expired_end = 0
-            for segment in decision.delete:
-                if segment.end > store.marks.synced:
-                    self._expired_end = segment.end
-                    self._flush_queues(now)
-                    self._begin_sync(now)
-                    # Deleted before its queue entries are synced, its queues would restart lower after a power loss.
-                    break
-                store.drop_first_segment()
-                self._log_deleted(segment, decision.forced)
+            asked = self._requested > 0
+            decision = self._decision(usage, now, asked=asked)
         except StoreError as error:
             log.error("retention: %s", error)
             return
+        self._requested = max(0, self._requested - 1)
+        if self._deletion is None:
+            self._deletion = self._delete(decision, asked=asked)
+            self._delete_some(now)
         self._log_kept(decision.kept_for)
         self._set_full(decision.is_full, usage.ratio)
+
+    def _decision(self, usage: DiskUsage, now: Now, *, asked: bool) -> Decision:
+        store, changed = self._store, self._disk.modified_ms
+        segments = [
+            LogSegment(start, start + store.config.segment_bytes, changed(store.log.segment_path(start)))
+            for start in store.log.segment_starts
+        ]
+        hour = datetime.fromtimestamp(now.wall_ms / 1000 + self._utc_offset_s, UTC).hour
+        return decide(
+            self.retention, segments, usage, wall_ms=now.wall_ms, hour=hour, needed=self._needed(), asked=asked
+        )
+
+    def _delete_some(self, now: Now) -> None:
+        """Go on with a deletion for as long as this turn may take."""
+        self._deletion_now = now
+        until_us = self._outbox.elapsed_us() + DELETION_US
+        try:
+            for _ in self._deletion or ():
+                if self._outbox.elapsed_us() >= until_us:
+                    self._schedule.at(now.mono_ms + 1, self._delete_some)
+                    return
+        except StoreError as error:
+            log.error("retention: %s", error)
+        self._deletion = None
+
+    def _delete(self, decision: Decision, *, asked: bool) -> Iterator[None]:
+        """Delete log files in steps: each queue is corrected, of which there may be many."""
+        store = self._store
+
+        def is_still_expired() -> bool:
+            now = self._deletion_now
+            return store.log.start in {
+                segment.start for segment in self._decision(self._disk.usage(), now, asked=asked).delete
+            }
+
+        self._expired_end = 0
+        for segment in decision.delete:
+            if segment.end > store.marks.synced:
+                self._expired_end = segment.end
+                self._flush_queues(self._deletion_now)
+                self._begin_sync(self._deletion_now)
+                # Deleted before its queue entries are synced, its queues would restart lower after a power loss.
+                return
+            for _ in store.dropping_first_segment(is_still_expired):
+                yield
+            if store.log.start < segment.end:
+                return
+            self._log_deleted(segment, decision.forced)
 
     def _needed(self) -> dict[str, int]:
         return self._features.needs_log_from()

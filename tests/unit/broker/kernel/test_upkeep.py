@@ -9,10 +9,10 @@ import pytest
 
 from lab.sim.world.disk import SimDisk
 from tandemq.boundary import DiskUsage, Now
-from tandemq.broker.kernel.upkeep import FLUSH_US, FLUSHED_AT_ONCE
+from tandemq.broker.kernel.upkeep import DELETION_US, FLUSH_US, FLUSHED_AT_ONCE
 from tandemq.broker.state.failure_log import Failures
 from tandemq.errors import DiskFailed, DiskFull
-from tandemq.model.codes import ResponseCode
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.storage.quarantine import quarantine_tail
 from tests.unit.broker.harness import Harness, run_job
 
@@ -185,3 +185,57 @@ def test_failed_flush_goes_on_at_the_next_interval(caplog: pytest.LogCaptureFixt
     broker.pass_time(1)
     assert broker.node.store.marks.written == broker.node.store.log.written_end
     assert [line for line in lines(caplog, logging.WARNING) if "queue entries stay in memory" in line]
+
+
+def begin_deletion(broker: Harness) -> None:
+    """Fill three log files from 12 topics, and begin to delete the first one, one queue per turn."""
+    for number in range(360):
+        broker.send(f"Topic{number % 12:02}", b"%d" % number + bytes(200))
+    broker.pass_time(30_000)
+    store = broker.node.store
+    assert store.log.written_end > 2 * broker.config.segment_bytes
+    changed_ms = broker.disk.modified_ms(store.log.segment_path(0))
+    broker.outbox.look_us = DELETION_US
+    broker.now = Now(broker.now.mono_ms, changed_ms + LATER_MS)
+    assert broker.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
+
+
+def test_log_file_of_many_queues_is_deleted_between_requests(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, **CALM)
+    begin_deletion(broker)
+    store, turns = broker.node.store, 0
+    while store.log.start == 0 or any(queue.plausible_offset(queue.min_offset) == 0 for queue in store.queues.values()):
+        assert broker.send("Topic00").code == ResponseCode.SUCCESS
+        for topic in ("Topic00", "Topic05", "Topic11"):
+            found = broker.pull(topic, 0)
+            assert found is not None
+            assert found.code in (ResponseCode.SUCCESS, ResponseCode.PULL_OFFSET_MOVED), "no record that is gone"
+        broker.pass_time(1)
+        turns += 1
+    assert turns >= 12
+    broker.outbox.look_us = 0
+    broker.pass_time(10)
+    for queue in store.queues.values():
+        assert (queue.plausible_offset(queue.min_offset) or 0) >= broker.config.segment_bytes
+    assert store.log.start >= broker.config.segment_bytes
+
+
+def test_log_file_that_is_needed_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Harness(tmp_path, **CALM)
+    begin_deletion(broker)
+    broker.pass_time(3)
+    monkeypatch.setattr(broker.node.kernel.features, "needs_log_from", lambda: {"a slave": 0})
+    broker.outbox.look_us = 0
+    broker.pass_time(1_000)
+    assert broker.node.store.log.start == 0
+
+
+def test_topic_deleted_during_the_deletion_of_a_log_file_is_left_out(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, **CALM)
+    begin_deletion(broker)
+    broker.pass_time(3)
+    broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Topic11"})
+    broker.outbox.look_us = 0
+    broker.pass_time(1_000)
+    assert broker.node.store.log.start >= broker.config.segment_bytes
+    assert ("Topic11", 0) not in broker.node.store.queues
