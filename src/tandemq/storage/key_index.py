@@ -9,6 +9,7 @@ Source: docs/internals/storage.md, "index"; RocketMQ IndexFile, IndexService.
 
 import logging
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from tandemq.codec.record.entries import (
 )
 from tandemq.engine import KEY_ROW, KEY_ROW_BYTES, key_hash, link_keys
 from tandemq.errors import StoreError
+from tandemq.storage.cached_reads import read_cached
 from tandemq.storage.segmented_file import write_zeroes
 
 PENDING_MAX = 512
@@ -160,19 +162,24 @@ class IndexFile:
         self.write_slots()
         self._table = None
 
-    def find(self, wanted: int, begin_ms: int, end_ms: int, most: int) -> list[int]:
-        """Return the log offsets of at most `most` entries with this hash and a time within the range, newest first."""
+    def find(self, wanted: int, begin_ms: int, end_ms: int, most: int, *, may_wait: bool = True) -> list[int]:
+        """Return the log offsets of at most `most` entries with this hash and a time within the range, newest first.
+
+        Raises:
+            NotCached: the device would have to be waited for, and that may not be.
+        """
+        read = self._file.pread if may_wait else partial(read_cached, self._file)
         slot = wanted % self._slots
         if self._table is not None:
             number = int(self._table[slot])
         else:
-            raw = self._file.pread(INDEX_SLOT_BYTES, INDEX_HEADER_BYTES + slot * INDEX_SLOT_BYTES)
+            raw = read(INDEX_SLOT_BYTES, INDEX_HEADER_BYTES + slot * INDEX_SLOT_BYTES)
             number = int.from_bytes(raw, "big", signed=True)
         found: list[int] = []
         for _ in range(CHAIN_MAX):
             if not 0 < number < self.count or len(found) >= most:
                 break
-            raw = self._file.pread(INDEX_ENTRY_BYTES, self._entries_at + number * INDEX_ENTRY_BYTES)
+            raw = read(INDEX_ENTRY_BYTES, self._entries_at + number * INDEX_ENTRY_BYTES)
             there, offset, seconds, number = INDEX_ENTRY.unpack(raw)
             time_ms = self.begin_ms + seconds * 1000
             if time_ms < begin_ms - 1000:
@@ -215,6 +222,8 @@ class KeyIndex:
                 self.files.append(IndexFile(disk, f"index/{name}", slots, entries))
             else:
                 log.warning("index: index/%s has another size than configured and is not used", name)
+        self.may_wait = True
+        """Whether `find` may wait for the device."""
         self.pending = bytearray()
         """Keys that are not in a file yet, packed (`engine.KEY_ROW`), in log order."""
 
@@ -290,13 +299,14 @@ class KeyIndex:
 
         Raises:
             DiskFull, DiskFailed: as `absorb`, which runs first.
+            NotCached: the device would have to be waited for, and `may_wait` is false.
         """
         self.absorb()
         wanted = key_hash(topic, key.encode("utf-8", "surrogatepass"))
         found: list[int] = []
         for file in reversed(self.files):
             if file.count > 1 and file.begin_ms <= end_ms:
-                found += file.find(wanted, begin_ms, end_ms, most - len(found))
+                found += file.find(wanted, begin_ms, end_ms, most - len(found), may_wait=self.may_wait)
             if len(found) >= most or (file.count > 1 and file.begin_ms < begin_ms):
                 break
         return sorted(set(found))

@@ -29,6 +29,8 @@ class FileCache:
         self._open: OrderedDict[str, File] = OrderedDict()
         self.unsynced: dict[str, None] = {}
         """Paths of files with derived bytes that were changed, for their owner to sync and to remove from here."""
+        self.may_wait = True
+        """Whether `SegmentLog.read` may wait for the device."""
 
     def get(self, path: str, *, create_bytes: int = 0) -> File:
         """Return the open file; if it does not exist and `create_bytes` is positive, create it with that length."""
@@ -218,7 +220,10 @@ class SegmentLog:
 
         Raises:
             OffsetGone: no file holds the offset.
+            NotCached: the device would have to be waited for, and `FileCache.may_wait` is false.
         """
+        if not self._files.may_wait:
+            return self.read_cached(offset, size)
         start, file = self.file_at(offset)
         within = offset - start
         return file.pread(min(size, self.segment_bytes - within), within)

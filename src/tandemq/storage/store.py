@@ -398,6 +398,12 @@ class Store:
 
     # Reading.
 
+    def allow_waits(self, *, allowed: bool) -> None:
+        """Set whether reads of log, queues and index may wait for the device; if not, they raise NotCached."""
+        self.log.files.may_wait = self._queue_files.may_wait = allowed
+        if self.index is not None:
+            self.index.may_wait = allowed
+
     def record_at(self, log_offset: int, size: int = 0) -> bytes | None:
         """Return the bytes of the record at a log offset, None if no record begins there."""
         try:

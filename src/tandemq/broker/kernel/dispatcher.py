@@ -4,6 +4,7 @@ Ordinary sends and pulls skip the general decoder: `FastSends`, `FastPulls`.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from tandemq.boundary import Buffer, LinkKind, Now, Turn
@@ -14,6 +15,7 @@ from tandemq.broker.kernel.guard import RequestGuard
 from tandemq.broker.kernel.housekeeping import Housekeeping
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.pop_acks import PopAcks
+from tandemq.broker.kernel.pulls import Pulls
 from tandemq.broker.kernel.sends import ENGINE_SENDS
 from tandemq.codec.remoting.frame import RawFrame, decode_command, encode_command
 from tandemq.codec.remoting.header import FORM_JSON
@@ -22,6 +24,7 @@ from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.unsupported import unsupported_remark
+from tandemq.not_cached import NotCached
 from tandemq.telemetry.turn_times import UNKNOWN_CODE, AnswerKind
 
 _TakeMany = Callable[[Link, bytes, int, Now, SigningUser | None], int]
@@ -59,6 +62,9 @@ class Dispatcher:
         self._sends = sends
         self._pulls = pulls
         self._acks = kernel.features.find(PopAcks)
+        self._device_reads = kernel.features.find(Pulls)
+        self._store = kernel.store
+        self._links = kernel.links
         self._requests = kernel.features.requests
         self._housekeeping = kernel.features.find(Housekeeping)
         self._acknowledgements = kernel.features.find(Acknowledgements)
@@ -180,9 +186,37 @@ class Dispatcher:
             if busy is not None:
                 return command.answer(ResponseCode.SYSTEM_BUSY, remark=busy)
         try:
-            return request.handle(link, command, now)
+            return self._read(request, link, command, now) if request.only_reads else request.handle(link, command, now)
         except (ProtocolError, StoreError) as error:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+    def _read(self, request: Request, link: Link, command: Command, now: Now) -> Command | None:
+        """Answer a request that only reads; if it lacks bytes of a file, have them read, and answer it later.
+
+        Raises:
+            StoreError: the device does not return.
+        """
+        self._store.allow_waits(allowed=False)
+        try:
+            return request.handle(link, command, now)
+        except NotCached as missing:
+            if not self._device_reads.must_wait(missing):
+                if self._device_reads.read_later(missing, link.number, partial(self._read_again, link, command)):
+                    return None
+                return command.answer(ResponseCode.SYSTEM_BUSY, remark="too many requests wait for the device")
+        finally:
+            self._store.allow_waits(allowed=True)
+        return request.handle(link, command, now)
+
+    def _read_again(self, link: Link, command: Command, error: StoreError | None, turn: Turn, now: Now) -> None:
+        """Handle a request whose bytes were read from the device, or could not be."""
+        if link.is_closed or link.number not in self._links:
+            return
+        if error is None:
+            self._device_reads.note_time(now)
+            self._take(link, command, None, turn, now)
+        elif not command.is_oneway:
+            turn.send(link.number, encode_command(command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))))
 
 
 def _is_pull(data: bytes, position: int) -> bool:

@@ -34,6 +34,8 @@ class Request(NamedTuple):
     """Whether its response waits, in a group with elections, until all members in sync have the tables."""
     is_of_member: bool = False
     """Whether only members of the group may ask, with a proof of the secret of replication."""
+    only_reads: bool = False
+    """Whether it changes nothing, so that it may be handled again when the device has been read for it."""
     is_always_answered: bool = False
     """Whether it is answered even if the responses of this turn have taken all the memory that they may."""
 

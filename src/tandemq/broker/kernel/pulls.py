@@ -142,10 +142,18 @@ class Pulls(ABC):
         """
 
     @abstractmethod
-    def read_later(self, missing: NotCached, link: int, resume: Resume) -> None:
+    def must_wait(self, missing: NotCached) -> bool:
+        """Whether a read has to wait for the device: what it needs was read a moment ago and is missing again."""
+
+    @abstractmethod
+    def note_time(self, now: Now) -> None:
+        """Take the time of a turn, before it begins: jobs that end may go on with requests, which read again."""
+
+    @abstractmethod
+    def read_later(self, missing: NotCached, link: int, resume: Resume) -> bool:
         """Have what `read` lacks read from the device for a request on a connection, and then call `resume`.
 
-        It is not called if too many requests wait already, and once if equal ones wait for the same bytes.
+        It is called once if equal ones wait for the same bytes. Returns False if too many requests wait already.
 
         Raises:
             DiskFailed: the device does not return.

@@ -60,7 +60,8 @@ class CommitLog:
         Raises:
             StoreDamaged: see `SegmentLog`.
         """
-        self._segments = SegmentLog(disk, FileCache(disk, files_max=64), "commitlog", segment_bytes)
+        self.files = FileCache(disk, files_max=64)
+        self._segments = SegmentLog(disk, self.files, "commitlog", segment_bytes)
         self.segment_bytes = segment_bytes
         self.end = 0
         """End of the last appended record, written or not."""

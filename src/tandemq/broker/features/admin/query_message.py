@@ -25,7 +25,10 @@ class QueryMessageProcessor(Feature):
 
     def requests(self) -> dict[Code, Request]:
         """See `Feature`."""
-        return {Code.QUERY_MESSAGE: Request(self._on_by_key), Code.VIEW_MESSAGE_BY_ID: Request(self._on_by_offset)}
+        return {
+            Code.QUERY_MESSAGE: Request(self._on_by_key, only_reads=True),
+            Code.VIEW_MESSAGE_BY_ID: Request(self._on_by_offset, only_reads=True),
+        }
 
     def _on_by_key(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(QueryMessageFields, command.fields)

@@ -96,8 +96,8 @@ class ConsumerManageProcessor(Feature):
             Code.UPDATE_CONSUMER_OFFSET: Request(self._on_commit_offset, Right.COMMIT, is_copied=True),
             Code.GET_MAX_OFFSET: Request(self._on_max_offset, Right.READ),
             Code.GET_MIN_OFFSET: Request(self._on_min_offset, Right.READ),
-            Code.SEARCH_OFFSET_BY_TIMESTAMP: Request(self._on_search_offset, Right.READ),
-            Code.GET_EARLIEST_MSG_STORETIME: Request(self._on_earliest, Right.READ),
+            Code.SEARCH_OFFSET_BY_TIMESTAMP: Request(self._on_search_offset, Right.READ, only_reads=True),
+            Code.GET_EARLIEST_MSG_STORETIME: Request(self._on_earliest, Right.READ, only_reads=True),
             Code.LOCK_BATCH_MQ: Request(self._on_lock, Right.READ),
             Code.UNLOCK_BATCH_MQ: Request(self._on_unlock),
         }

@@ -2,6 +2,8 @@
 
     pull ─► NotCached ─► begin: a job reads the ranges ─► the page cache has them ─► the pull is answered
 
+Pops, and other requests that only read, wait likewise.
+
 Pulls that need the same bytes share one read. READS_AT_ONCE reads are in progress at a time; connections take turns. If
 the device does not return for LATE_MS, the pulls that wait for that read get an error, and so does each one that needs
 these bytes until it returns; if all threads wait for it, all pulls that need the device do.

@@ -476,7 +476,7 @@ class PullPath(Feature, Pulls):
         try:
             messages = self._read_range(pull.queue, wanted, may_wait=False)
         except NotCached as missing:
-            if self._reads.must_wait(missing, self._now_ms):
+            if self.must_wait(missing):
                 messages = self._read_range(pull.queue, wanted, may_wait=True)
             else:
                 self._read_first(pull, missing, turn, end)
@@ -489,7 +489,7 @@ class PullPath(Feature, Pulls):
         """Answer a pull whose messages were read from the device, or could not be."""
         if pull.link not in self._links:
             return
-        self._now_ms = now.mono_ms  # jobs end before `begin_turn`
+        self.note_time(now)
         if error is not None:
             self._cannot_read(pull, turn, error)
         elif self._turn.serving.read is not None and not pull.is_replica:
@@ -533,16 +533,24 @@ class PullPath(Feature, Pulls):
         try:
             messages = self._read_range(queue, wanted, may_wait=False)
         except NotCached as missing:
-            if not self._reads.must_wait(missing, self._now_ms):
+            if not self.must_wait(missing):
                 raise
             messages = self._read_range(queue, wanted, may_wait=True)
         if messages.mismatch is not None and not self._verification.suspect_pulled(queue, messages.mismatch):
             return messages._replace(next_offset=messages.next_offset + 1)
         return messages
 
-    def read_later(self, missing: NotCached, link: int, resume: Resume) -> None:
+    def note_time(self, now: Now) -> None:
         """See `Pulls`."""
-        self._reads.begin(missing, link, resume, self._now_ms)
+        self._now_ms = now.mono_ms
+
+    def must_wait(self, missing: NotCached) -> bool:
+        """See `Pulls`."""
+        return self._reads.must_wait(missing, self._now_ms)
+
+    def read_later(self, missing: NotCached, link: int, resume: Resume) -> bool:
+        """See `Pulls`."""
+        return self._reads.begin(missing, link, resume, self._now_ms)
 
     def note_sent(self, link: int, messages: Messages) -> None:
         """See `Pulls`."""
@@ -578,7 +586,7 @@ class PullPath(Feature, Pulls):
         try:
             return self._visible_end(queue, log_limit, may_wait=may_wait)
         except NotCached as missing:
-            if not self._reads.must_wait(missing, self._now_ms):
+            if not self.must_wait(missing):
                 raise
             return self._visible_end(queue, log_limit, may_wait=True)
 

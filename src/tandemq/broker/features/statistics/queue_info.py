@@ -55,12 +55,12 @@ class QueueInfoProcessor(Feature):
     def requests(self) -> dict[Code, Request]:
         """See `Feature`."""
         return {
-            Code.GET_TOPIC_STATS_INFO: Request(self._on_topic_stats),
-            Code.GET_CONSUME_STATS: Request(self._on_consume_stats),
-            Code.GET_BROKER_CONSUME_STATS: Request(self._on_all_consume_stats),
+            Code.GET_TOPIC_STATS_INFO: Request(self._on_topic_stats, only_reads=True),
+            Code.GET_CONSUME_STATS: Request(self._on_consume_stats, only_reads=True),
+            Code.GET_BROKER_CONSUME_STATS: Request(self._on_all_consume_stats, only_reads=True),
             Code.QUERY_TOPIC_CONSUME_BY_WHO: Request(self._on_groups_of_topic),
-            Code.QUERY_CONSUME_TIME_SPAN: Request(self._on_time_span),
-            Code.QUERY_CONSUME_QUEUE: Request(self._on_entries),
+            Code.QUERY_CONSUME_TIME_SPAN: Request(self._on_time_span, only_reads=True),
+            Code.QUERY_CONSUME_QUEUE: Request(self._on_entries, only_reads=True),
             Code.VIEW_BROKER_STATS_DATA: Request(self._on_counter),
         }
 

@@ -19,7 +19,7 @@ from tests.request_fields import pull_fields
 from tests.serving import let
 from tests.spec import spec
 from tests.unit.broker.features.pop.consumer import GROUP, TOPIC, pop_fields, taken_from
-from tests.unit.broker.harness import CLIENT, Harness, messages_in, run_job
+from tests.unit.broker.harness import CLIENT, START_WALL_MS, Harness, messages_in, run_job
 
 TAG = {"TAGS": "a"}
 
@@ -489,3 +489,82 @@ def test_pop_and_peek_end_without_messages_if_the_device_does_not_return() -> No
     assert (peeked.code, answer.code) == (ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_TIMEOUT)
     again = broker.broker.send_request(RequestCode.POP_MESSAGE, pop_fields(maxMsgNums=32))
     assert broker.answer(again).code == ResponseCode.POLLING_TIMEOUT, "at once: the reads are known to hang"
+
+
+QUERIES: list[tuple[RequestCode, dict[str, object]]] = [
+    (
+        RequestCode.QUERY_MESSAGE,
+        {"topic": "TopicA", "key": "k7", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 1 << 60},
+    ),
+    (RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 0}),
+    (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"topic": "TopicA", "queueId": 0, "timestamp": START_WALL_MS + 700}),
+    (RequestCode.GET_EARLIEST_MSG_STORETIME, {"topic": "TopicA", "queueId": 0}),
+    (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "TopicA"}),
+    (RequestCode.QUERY_CONSUME_QUEUE, {"topic": "TopicA", "queueId": 0, "index": 3, "count": 9}),
+]
+
+
+class Queried(Uncached):
+    """A broker with messages of different times that have keys, whose index has been written."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.disk.uncached = 0.0
+        self.broker.run_jobs = True
+        for at in range(20):
+            self.broker.send("TopicA", b"%03d" % at, KEYS=f"k{at}")
+            self.broker.pass_time(100)
+        self.broker.pass_time(2_000)
+        self.forget()
+
+
+@pytest.mark.parametrize(("code", "fields"), QUERIES)
+def test_query_of_uncached_messages_is_answered_after_the_reads(code: RequestCode, fields: dict[str, object]) -> None:
+    broker = Queried()
+    opaque = broker.broker.send_request(code, fields)
+    assert broker.broker.answer_to(opaque) is None
+    assert broker.broker.send("TopicA", queue_id=1).code == ResponseCode.SUCCESS, "the loop is free"
+    assert broker.run_reads() >= 1
+    later = broker.answer(opaque)
+    at_once = broker.broker.ask(code, fields)
+    assert (later.code, later.fields) == (ResponseCode.SUCCESS, at_once.fields)
+    if code != RequestCode.GET_TOPIC_STATS_INFO:
+        assert later.body == at_once.body
+
+
+def test_query_whose_bytes_are_missing_again_waits_for_the_device() -> None:
+    broker = Queried()
+    opaque = broker.broker.send_request(*QUERIES[0])
+    while reads := broker.reads():
+        for read in reads:
+            broker.broker.turn([], [run_job(read)])  # the page cache keeps nothing of it
+    assert b"007" in broker.answer(opaque).body
+
+
+def test_query_fails_if_the_device_does_not_return() -> None:
+    broker = Queried()
+    opaque = broker.broker.send_request(*QUERIES[0])
+    (hung,) = broker.reads()
+    broker.broker.pass_time(LATE_MS)
+    answer = broker.answer(opaque)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "the device has not returned for 10 s" in (answer.remark or "")
+    again = broker.broker.ask(*QUERIES[0])
+    assert again.code == ResponseCode.SYSTEM_ERROR, "at once"
+    broker.broker.turn([], [run_job(hung)])
+    broker.disk.uncached = 0.0
+    assert broker.broker.ask(*QUERIES[0]).code == ResponseCode.SUCCESS
+
+
+def test_query_of_a_connection_that_closed_is_dropped_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_reads, "WAITING_PER_LINK_MAX", 2)
+    broker = Queried()
+    broker.broker.open(2)
+    for _ in range(2):
+        broker.broker.send_request(*QUERIES[1], link=2)
+    assert broker.broker.ask(*QUERIES[1], link=2).code == ResponseCode.SYSTEM_BUSY
+    opaque = broker.broker.send_request(*QUERIES[1])
+    broker.broker.close(2)
+    broker.run_reads()
+    assert broker.answer(opaque).code == ResponseCode.SUCCESS
+    assert not broker.broker.node.faults
