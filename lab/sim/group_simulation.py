@@ -119,6 +119,7 @@ class GroupSimulation(History):
             assert self.checks.logical is not None, "there is a static topic"
             self.checks.logical.was_forced = lambda: bool(self.checks.accepted_us)
         nodes.extend(self.popping)
+        self.add_searcher(nodes, self.cluster)
         changing: dict[str, LimitAdministrator | AccessAdministrator] = {}
         if has_limits(seed):
             limits, changing["limits"] = self.add_limits(

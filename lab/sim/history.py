@@ -23,6 +23,8 @@ from lab.sim.workload.logical_clients import LogicalConsumer, LogicalProducer
 from lab.sim.workload.pop_consumer import RawPopConsumer
 from lab.sim.workload.producer import SimProducer
 from lab.sim.workload.raw_client import RawClient
+from lab.sim.workload.searcher import SHARE as SEARCHES
+from lab.sim.workload.searcher import Searcher
 from lab.sim.workload.static_topic_administrator import StaticTopicAdministrator
 from lab.sim.workload.stepping_client import SteppingClient
 from lab.sim.workload.transaction_applications import TransactingApplication
@@ -224,6 +226,13 @@ class History(ABC):
         self.askers.append(sending)
         nodes.extend((sending, pulling, popping, administrator))
         return checks, administrator
+
+    def add_searcher(self, nodes: list[RawClient | Application], cluster: Cluster) -> None:
+        """Add a client that looks for messages, in a share of the seeds."""
+        random = Random(f"{self.world.seed}-searcher")
+        if random.random() < SEARCHES:
+            master_of = partial(self._master_of, cluster)
+            nodes.append(Searcher(self.world, self.expected, Random(random.random()), master_of))
 
     def _master_of(self, cluster: Cluster, name: str) -> str:
         """Return the address of a group's master at this moment."""

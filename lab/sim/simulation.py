@@ -133,6 +133,7 @@ class Simulation(History):
         self.final_checks = FinalChecks(world, self.cluster, self.expected, self.checks, names)
         self.final_checks.selections |= selections
         self.final_checks.pops = pop_checks
+        self.add_searcher(nodes, self.cluster)
         if has_limits(seed):
             self.final_checks.limits, _ = self.add_limits(
                 nodes, self.cluster, has_one_master=True, has_users=has_access(seed)
