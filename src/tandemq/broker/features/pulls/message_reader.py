@@ -21,7 +21,7 @@ from tandemq.broker.kernel.verification import Mismatch
 from tandemq.broker.state.damage_table import WAITS, Damages
 from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
-from tandemq.engine import Gathered, Selected, evaluation_cost, record_properties
+from tandemq.engine import Selected, evaluation_cost, record_properties
 from tandemq.errors import OffsetGone
 from tandemq.model.message import SysFlag
 from tandemq.not_cached import NotCached
@@ -94,8 +94,14 @@ class MessageReader:
         entries = queue.read(offset, most if codes is None else EXAMINED_ENTRIES_MAX, may_wait=may_wait)
         selection = None
         if not self._damages.ranges:
-            found = self._gather(queue, entries, offset, codes, most, bytes_max, limit, may_wait)
-            if found is not None:
+            try:
+                found = self._log.reader.gather(
+                    entries, offset, queue.queue_id, queue.topic.encode(), codes,
+                    most=most, bytes_max=bytes_max, limit=limit, may_wait=may_wait,
+                )  # fmt: skip
+            except OffsetGone:
+                found = None
+            if found is not None:  # none is unusual, and each matches its entry
                 data, count, next_offset = found
                 return Messages([data] if count else [], count, len(data), next_offset)
         if codes is None and not self._damages.ranges:
@@ -202,34 +208,6 @@ class MessageReader:
                 break
             offset = part.next_offset
         return part._replace(buffers=[b"".join(found)] if found else [], number=len(found), size=size, cost=cost)
-
-    def _gather(
-        self,
-        queue: ConsumeQueue,
-        entries: bytes,
-        offset: int,
-        codes: Collection[int] | None,
-        most: int,
-        bytes_max: int,
-        limit: int,
-        may_wait: bool,
-    ) -> Gathered | None:
-        """Read the records by the engine; None if one is unusual, does not match its entry, or was deleted."""
-        topic = queue.topic.encode()
-        try:
-            return self._log.reader.gather(
-                entries,
-                offset,
-                queue.queue_id,
-                topic,
-                codes,
-                most=most,
-                bytes_max=bytes_max,
-                limit=limit,
-                may_wait=may_wait,
-            )
-        except OffsetGone:
-            return None
 
     def _select_all(self, entries: bytes, offset: int, bytes_max: int, limit: int) -> _Selection | None:
         """Select all entries, in far fewer steps than `_select`; None if that is not possible."""
