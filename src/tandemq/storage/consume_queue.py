@@ -25,7 +25,7 @@ from tandemq.storage.segmented_file import FileCache, SegmentLog
 PREFILL_SIZE = 0x7FFFFFFF
 AHEAD_ENTRIES = 256
 """Entries read ahead at first for a sequential reader of a queue, and always if many queues are read."""
-AHEAD_ENTRIES_MAX = 1024
+AHEAD_ENTRIES_MAX = 4096
 AHEAD_BYTES_MAX = 20 << 20
 """Bytes of entries read ahead, of all queues together."""
 GAP_ENTRIES_MAX = 256

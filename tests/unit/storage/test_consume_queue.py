@@ -196,7 +196,7 @@ def test_entries_read_ahead_are_more_and_more_for_few_readers(monkeypatch: pytes
     files = QueueFiles(disk, 64)
     queues = [ConsumeQueue(disk, files, "T", number, 1 << 20) for number in range(8)]
     for queue in queues:
-        for number in range(3000):
+        for number in range(6000):
             enter(queue, number)
         queue.flush()
     read_in_order(queues, 2000)
