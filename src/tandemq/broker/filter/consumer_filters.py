@@ -5,7 +5,7 @@ Source: docs/reference/filters.md; RocketMQ ConsumerFilterManager.
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tandemq.broker.filter.bloom import BITS, bit_positions
@@ -13,11 +13,11 @@ from tandemq.broker.filter.compiled import SqlExpressions, memory_of_filter
 from tandemq.broker.filter.parser import SqlFilter
 from tandemq.broker.filter.tokens import FilterInvalid
 from tandemq.broker.state.persistence import Saver
+from tandemq.codec.remoting.fastjson import dumps
 from tandemq.model.group import SQL_EXPRESSION, SubscriptionData, is_tag_expression
 from tandemq.storage.json_tables import TableFile
 
 log = logging.getLogger(__name__)
-FILE = TableFile("consumerFilter.json", rebuilt="consumers register their filters again")
 MEMORY_BYTES_MAX = 64 << 20
 """Memory budget of all registered filters; beyond it, those without consumers are dropped, then new ones refused."""
 KEPT_MS = 86_400_000
@@ -28,9 +28,9 @@ _LOADED_MS = 30_000
 """How long ago the consumers left, for filters that had some when the broker stopped."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ConsumerFilter:
-    """The SQL92 subscription of a group to a topic."""
+    """The SQL92 subscription of a group to a topic. A change makes another one: a worker may be saving this one."""
 
     topic: str
     group: str
@@ -55,6 +55,23 @@ class ConsumerFilter:
             "expressionType": SQL_EXPRESSION,
             "topic": self.topic,
         }
+
+
+def _encoded(snapshot: dict[str, Any]) -> bytes:
+    """Return the content of the file, encoded in steps, so that the broker goes on meanwhile: a line per filter."""
+    lines: dict[str, list[bytes]] = {}
+    for found in snapshot[_FILTERS]:
+        lines.setdefault(found.topic, []).append(b"%b:%b" % (dumps(found.group), dumps(found.to_json())))
+    topics = [
+        b'%b:{"groupFilterData":{\n%b},"topic":%b}' % (dumps(topic), b",\n".join(own), dumps(topic))
+        for topic, own in lines.items()
+    ]
+    return b'{"filterDataByTopic":{\n%b}}' % b",\n".join(topics)
+
+
+_FILTERS = "filters"
+"""In a snapshot for `_encoded`: the filters."""
+FILE = TableFile("consumerFilter.json", rebuilt="consumers register their filters again", encode=_encoded)
 
 
 class ConsumerFilters:
@@ -97,10 +114,11 @@ class ConsumerFilters:
         for topic, subscription in subscriptions.items():
             if not is_tag_expression(subscription.expression_type):
                 self._register(topic, group, subscription, wall_ms)
-        for topic, found in self._by_group.get(group, {}).items():
+        of_group = self._by_group.get(group, {})
+        for topic, found in of_group.items():
             wanted = subscriptions.get(topic)
             if (wanted is None or is_tag_expression(wanted.expression_type)) and not found.dead_ms:
-                found.dead_ms = wall_ms
+                of_group[topic] = replace(found, dead_ms=wall_ms)
                 self._save()
 
     def _register(self, topic: str, group: str, subscription: SubscriptionData, wall_ms: int) -> None:
@@ -108,7 +126,7 @@ class ConsumerFilters:
         text, version = subscription.sub_string, subscription.sub_version
         if found is not None and version <= found.version:
             if found.dead_ms and text == found.compiled.text:
-                found.dead_ms = 0
+                self._by_group[group][topic] = replace(found, dead_ms=0)
                 self._save()
             return
         try:
@@ -160,16 +178,10 @@ class ConsumerFilters:
                 self._remove(dead)
 
     def _save(self) -> None:
-        self._saver.later(FILE, self.as_json, is_awaited=False)
+        self._saver.later(FILE, self._snapshot, is_awaited=False)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the content of consumerFilter.json."""
-        by_topic: dict[str, Any] = {}
-        for of_group in self._by_group.values():
-            for found in of_group.values():
-                entry = by_topic.setdefault(found.topic, {"groupFilterData": {}, "topic": found.topic})
-                entry["groupFilterData"][found.group] = found.to_json()
-        return {"filterDataByTopic": by_topic}
+    def _snapshot(self) -> dict[str, Any]:
+        return {_FILTERS: [found for of_group in self._by_group.values() for found in of_group.values()]}
 
 
 def _entries_in(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:

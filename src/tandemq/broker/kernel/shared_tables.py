@@ -1,7 +1,8 @@
 """Topics, consumer groups and offsets, as slaves copy them."""
 
 import logging
-from typing import Any
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,6 +25,20 @@ ATTRIBUTE_DEFECT_VERSIONS = (477, 479)
 LOGGED_MAX = 20
 
 
+class _LastPolled(NamedTuple):
+    """The last response of a master, so that the same one, each few seconds, is not read again."""
+
+    digest: bytes
+    versions: tuple[DataVersion, DataVersion]
+    """Versions of our tables after it."""
+    names: frozenset[str]
+    """Its topics."""
+
+
+def _versions(topics: Topics) -> tuple[DataVersion, DataVersion]:
+    return topics.version.copy(), topics.mappings.version.copy()
+
+
 class TopicsTable(StreamedTable):
     """Topics and the mappings of static topics. A message is never copied before its topic."""
 
@@ -38,6 +53,7 @@ class TopicsTable(StreamedTable):
         """Version whose changes were taken last."""
         self._listed: tuple[str, frozenset[str]] = ("", frozenset())
         """The master that sent its topics since the last `take_listed`, and their names."""
+        self._last: _LastPolled | None = None
 
     def polled(self, command: Command) -> bytes:
         """See `Table`."""
@@ -46,13 +62,19 @@ class TopicsTable(StreamedTable):
 
     def take_polled(self, polled: Polled) -> None:
         """See `Table`."""
+        digest, last, topics = sha256(polled.body).digest(), self._last, self._topics
+        if last is not None and last.digest == digest and last.versions == _versions(topics):
+            self._listed = (polled.master, last.names)
+            return
         raw = loads(polled.body, is_trusted=True)
         version, configs = DataVersion.from_json(raw.get("dataVersion")), parse_topics(raw)
-        self._listed = (polled.master, frozenset(config.topic_name for config in configs))
-        if version != self._topics.version:
-            self._topics.replace(configs, version)
-            log.info("metadata: took over %d topics", len(self._topics.table))
-        self._topics.follow_mappings(raw)
+        names = frozenset(config.topic_name for config in configs)
+        self._listed = (polled.master, names)
+        if version != topics.version:
+            topics.replace(configs, version)
+            log.info("metadata: took over %d topics", len(topics.table))
+        topics.follow_mappings(raw)
+        self._last = _LastPolled(digest, _versions(topics), names)
 
     def take_listed(self, master: str) -> frozenset[str] | None:
         """Return the names of all topics that this master sent last, once; None if it sent none since."""

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,10 +10,13 @@ from tandemq.boundary import LinkKind
 from tandemq.broker.features.delay.progress import LevelProgress
 from tandemq.broker.features.delay.service import DelayedMessages
 from tandemq.broker.features.timers.service import TimedMessages
+from tandemq.broker.kernel import shared_tables
 from tandemq.broker.kernel.shared_tables import OffsetsTable, TopicsTable
+from tandemq.broker.state.topics import parse_topics
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.topic import TopicConfig
 from tests.spec import spec
 from tests.unit.broker.ha.group import Group, delete_files
 
@@ -63,6 +67,31 @@ def test_topics_file_is_written_only_when_the_version_changed(tmp_path: Path) ->
     theirs = json.loads(file.read_bytes())
     assert theirs["dataVersion"] == ours["dataVersion"]
     assert "Second" in theirs["topicConfigTable"]
+
+
+def test_the_same_topics_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(tmp_path)
+    publish_master(group)
+    group.send(topic="First")
+    group.pass_time(20_000)
+    read: list[int] = []
+
+    def counted(raw: dict[str, Any]) -> list[TopicConfig]:
+        read.append(len(raw["topicConfigTable"]))
+        return parse_topics(raw)
+
+    monkeypatch.setattr(shared_tables, "parse_topics", counted)
+    group.pass_time(30_000)
+    assert read == []
+    group.send(topic="Second")
+    group.pass_time(30_000)
+    assert len(read) == 1
+    topics = group.slave.node.topics
+    topics.put(TopicConfig("OnlyHere"), group.now.wall_ms)
+    group.pass_time(30_000)
+    assert len(read) == 2, "a change of the slave's own table is taken back"
+    assert topics.get("OnlyHere") is None
+    assert topics.version == group.master.node.topics.version
 
 
 @spec("M03", "F03")

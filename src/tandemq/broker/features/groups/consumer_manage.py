@@ -65,9 +65,9 @@ class ConsumerManageProcessor(Feature):
         self._current = kernel.current
         self._turn = kernel.turn
 
-    def link_closed(self, link: int, turn: Turn, now: Now) -> None:
+    def link_closed(self, link: int, _turn: Turn, now: Now) -> None:
         """See `Feature`: the other members of its groups are notified."""
-        self._membership.notify(self._clients.link_closed(link), turn, now)
+        self._membership.notify(self._clients.link_closed(link), now)
 
     def on_serving_change(self, before: Serving, serving: Serving, turn: Turn, _now: Now) -> None:
         """Close the connections of consumers, after their answers, when this slave stops to serve reads.
@@ -114,7 +114,7 @@ class ConsumerManageProcessor(Feature):
             subscriptions = self._clients.consumers[consumer.group_name].subscriptions
             self._filters.follow(consumer.group_name, subscriptions, now.wall_ms)
             create_retry_topic(self._kernel, consumer.group_name, now)
-        self._membership.notify(changed, self._turn.out, now)
+        self._membership.notify(changed, now)
         # The consumer stays registered: it may be served here after a takeover, before its next heartbeat.
         refusal = self._turn.serving.consumers if beat.consumers else None
         if refusal is not None:
@@ -124,7 +124,7 @@ class ConsumerManageProcessor(Feature):
     def _on_unregister(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(UnregisterClientFields, command.fields)
         changed = self._clients.leave(link.number, fields.clientID, fields.producerGroup, fields.consumerGroup)
-        self._membership.notify(changed, self._turn.out, now)
+        self._membership.notify(changed, now)
         return command.answer(ResponseCode.SUCCESS)
 
     def _on_members(self, _link: Link, command: Command, _now: Now) -> Command | None:

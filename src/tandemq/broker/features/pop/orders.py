@@ -11,6 +11,7 @@ Source: docs/reference/pop.md; RocketMQ ConsumerOrderInfoManager.
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice, takewhile
 from typing import Any
 
 import msgspec
@@ -33,6 +34,8 @@ KIND = KIND_FEATURE_TABLES + 2
 SAVE_MS = 10_000
 FORGET_MS = 86_400_000
 """Time after which a batch is forgotten whose queue the group does not pop any more."""
+FORGOTTEN_AT_ONCE = 4_096
+"""Maximum number of them that are forgotten in one turn."""
 BATCHES_MAX = 200_000
 """Maximum number of batches; beyond it the one that was popped longest ago is forgotten."""
 VOID_MAX = 1_000
@@ -41,8 +44,8 @@ Place = tuple[str, str, int]
 """Topic, group and queue id."""
 
 
-class OrderedBatch(msgspec.Struct):
-    """What the last ordered pop of a queue handed out."""
+class OrderedBatch(msgspec.Struct, frozen=True):
+    """What the last ordered pop of a queue handed out. A change makes another one: a worker may be saving this one."""
 
     pop_ms: int
     invisible_ms: int
@@ -120,7 +123,21 @@ def _batches(table: dict[str, Any]) -> dict[Place, OrderedBatch]:
     return found
 
 
-FILE = TableFile("consumerOrderInfo.json", _batches, rebuilt="messages of ordered pops may be handed out again")
+def _encoded(snapshot: dict[str, Any]) -> bytes:
+    """Return the content of the file, encoded in steps, so that the broker goes on meanwhile: a line for each batch."""
+    lines: dict[str, list[bytes]] = {}
+    for (topic, group, queue_id), batch in snapshot[_BATCHES].items():
+        lines.setdefault(f"{topic}@{group}", []).append(b'"%d":%b' % (queue_id, dumps(batch.as_json())))
+    return b'{"table":{\n%b}}' % b",\n".join(
+        b"%b:{\n%b}" % (dumps(key), b",\n".join(own)) for key, own in lines.items()
+    )
+
+
+_BATCHES = "batches"
+"""In a snapshot for `_encoded`: the batches by place."""
+FILE = TableFile(
+    "consumerOrderInfo.json", _batches, rebuilt="messages of ordered pops may be handed out again", encode=_encoded
+)
 
 
 class Orders(Feature):
@@ -174,16 +191,19 @@ class Orders(Feature):
 
     def changed_time(self, place: Place, offset: int, visible_ms: int) -> None:
         """Note that a client has changed when a message of a batch is visible again."""
-        batch = self.table[place]
-        batch.visible_ms = batch.visible_ms | {offset: visible_ms}
+        before = self.table[place]
+        self._change(place, msgspec.structs.replace(before, visible_ms=before.visible_ms | {offset: visible_ms}))
+
+    def _change(self, place: Place, batch: OrderedBatch) -> OrderedBatch:
+        self.table[place] = batch
         self._note(place, batch)
+        return batch
 
     def acknowledged(self, place: Place, offset: int) -> OrderedBatch:
         """Note that a message of a batch is acknowledged, and return the batch."""
-        batch = self.table[place]
-        batch.acked |= 1 << batch.offsets.index(offset)
-        self._note(place, batch)
-        return batch
+        before = self.table[place]
+        acked = before.acked | 1 << before.offsets.index(offset)
+        return self._change(place, msgspec.structs.replace(before, acked=acked))
 
     def _note(self, place: Place, batch: OrderedBatch) -> None:
         self._changed(place)
@@ -252,17 +272,16 @@ class Orders(Feature):
             self.forget(place)
 
     def _clean(self, now: Now) -> None:
-        while self.table:
-            place, batch = next(iter(self.table.items()))
-            if now.wall_ms - batch.popped_ms < FORGET_MS:
-                break
+        # Deleting the first key of a dict again and again takes longer each time, so they are all found before.
+        overdue = takewhile(lambda item: now.wall_ms - item[1].popped_ms >= FORGET_MS, self.table.items())
+        for place, _ in list(islice(overdue, FORGOTTEN_AT_ONCE)):
             self.forget(place)
         self.save_tables()
 
     def save_tables(self) -> None:
         """See `Feature`."""
         if self._is_dirty:
-            self._saver.later(FILE, self.as_json, is_awaited=False)
+            self._saver.later(FILE, lambda: {_BATCHES: self.table.copy()}, is_awaited=False)
             self._is_dirty = False
 
     def as_json(self, places: Sequence[Place] | None = None) -> dict[str, Any]:

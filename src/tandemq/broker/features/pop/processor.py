@@ -7,6 +7,7 @@ Source: docs/reference/pop.md; RocketMQ PopMessageProcessor, PeekMessageProcesso
 """
 
 import logging
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
@@ -52,6 +53,8 @@ QUEUES_PER_TURN = 1_024
 """Number of queues that a turn reads for waiting requests; the last one may exceed it."""
 TIME_OUTS_PER_TURN = 64
 """Maximum number of waiting requests that a turn answers without messages."""
+REFUSED_PER_TURN = 512
+"""Maximum number of waiting requests that a turn refuses, once this broker may not answer them any more."""
 READ_MS = 2_000
 """Time that a request waits for messages which are read from the device, if it would not wait otherwise."""
 ATTEMPT_ID_CHARACTERS = 128
@@ -109,6 +112,10 @@ class PopProcessor(Feature):
         """Log offset up to which consumers could see messages when they were tried last."""
         self._crowded: dict[int, dict[str, None]] = {}
         """Topics of requests that could not be answered because their connection had no room, by connection."""
+        self._refused: deque[WaitingRequest] = deque()
+        """Requests to be refused, of which some may not wait any more."""
+        self._why = ""
+        """Why they are refused."""
         self.popped = 0
         """Messages taken since the start."""
         revival.notify_with(self._came_back)
@@ -446,14 +453,15 @@ class PopProcessor(Feature):
             visible = min(self._turn.serving.visible_end, self._store.log.written_end)
             if visible > self._tried_end:
                 return 0
-        if self._crowded and any(map(self._pulls.will_have_room, self._crowded)):
+        if self._refused or (self._crowded and any(map(self._pulls.will_have_room, self._crowded))):
             return 0
         waiting_ms = self.waiting.next_ms()
         times = self._limited.values() if waiting_ms is None else (*self._limited.values(), waiting_ms)
         return min(times, default=None)
 
-    def run_due(self, _turn: Turn, now: Now) -> None:
+    def run_due(self, turn: Turn, now: Now) -> None:
         """Answer requests whose time is over, and wake those for queues whose messages are visible again."""
+        self._refuse_some(turn)
         if self.waiting.size:
             unlocked = [topic for topic in self._orders.take_unlocked(now.wall_ms) if self.waiting.awaits(topic)]
             self.wake(unlocked)
@@ -483,9 +491,17 @@ class PopProcessor(Feature):
         self._rounds.clear()
         self._limited.clear()
         self._in_flight.forget()
-        for request in self.waiting.some(self.waiting.size):
-            answer = request.command.answer(ResponseCode.NO_PERMISSION, remark=refusal, fields=_info())
-            turn.send(request.link, encode_command(answer))
+        self._refused, self._why = deque(self.waiting.everything()), refusal
+        self._refuse_some(turn)
+
+    def _refuse_some(self, turn: Turn) -> None:
+        """Refuse requests that waited when the right to answer them ended, up to REFUSED_PER_TURN."""
+        for _ in range(min(REFUSED_PER_TURN, len(self._refused))):
+            request = self._refused.popleft()
+            if request.is_waiting:
+                self.waiting.remove(request)
+                answer = request.command.answer(ResponseCode.NO_PERMISSION, remark=self._why, fields=_info())
+                turn.send(request.link, encode_command(answer))
 
 
 def _wait_ms(poll_ms: int, born_ms: int, now: Now) -> int:

@@ -5,13 +5,15 @@ Source: docs/reference/pop.md; RocketMQ PopLongPollingService.
 
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import count, islice
+from itertools import count
 
 from tandemq.broker.filter.selector import ALL_MESSAGES, MessageSelector
 from tandemq.model.command import Command
 from tandemq.storage.consume_queue import ConsumeQueue
 
 WAITING_PER_LINK_MAX = 4_096
+VOID_AT_ONCE = 1_024
+"""Maximum number of entries without a waiting request that are dropped at once."""
 Place = tuple[str, int]
 """Group and queue id of a request; -1: any queue."""
 
@@ -113,9 +115,15 @@ class WaitingRequests:
         return list(self._by_topic.get(topic, {}).get(place, ()))
 
     def due(self, now_ms: int, limit: int) -> list[WaitingRequest]:
-        """Remove requests whose time is over, up to a limit, and return them."""
+        """Remove requests whose time is over, up to a limit, and return them.
+
+        Entries of requests that were answered before go as well, up to `VOID_AT_ONCE`: many may lie behind that of a
+        request that has waited for long.
+        """
         found: list[WaitingRequest] = []
-        while self._deadlines and len(found) < limit:
+        for _ in range(limit + VOID_AT_ONCE):
+            if not self._deadlines or len(found) >= limit:
+                break
             deadline_ms, _, request = self._deadlines[0]
             if request.is_waiting and deadline_ms > now_ms:
                 break
@@ -139,9 +147,6 @@ class WaitingRequests:
         for request in list(self._by_link.get(link, ())):
             self.remove(request)
 
-    def some(self, limit: int) -> list[WaitingRequest]:
-        """Remove requests of any topic, up to a limit, and return them."""
-        found = list(islice((request for requests in self._by_link.values() for request in requests), limit))
-        for request in found:
-            self.remove(request)
-        return found
+    def everything(self) -> list[WaitingRequest]:
+        """Return all requests."""
+        return [request for requests in self._by_link.values() for request in requests]

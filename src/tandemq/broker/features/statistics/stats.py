@@ -215,9 +215,11 @@ class Stats(Feature, Statistics):
     def _sampling(self, span: int, mono_ms: int) -> Iterator[None]:
         """Take a sample in steps: with many queues or counters it is too much for one turn."""
         if span == 0:
-            queues = list(self._store.queues.items())
-            for first in range(0, len(queues), NOTED_AT_ONCE):
-                self._note_growth(queues[first : first + NOTED_AT_ONCE])
+            queues = self._store.queues
+            keys = list(queues)
+            for first in range(0, len(keys), NOTED_AT_ONCE):
+                some = keys[first : first + NOTED_AT_ONCE]
+                self._note_growth((key, queues[key]) for key in some if key in queues)
                 yield
             most = min(SIZES_READ_MAX, max(SIZES_READ_MIN, SIZES_READ_IN_ALL // (len(self._grown) or 1)))
             while self._grown:

@@ -12,7 +12,8 @@ Source: docs/reference/timers.md; RocketMQ TimerMessageStore.
 """
 
 import logging
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tandemq.boundary import Now
@@ -47,6 +48,9 @@ BATCH_BYTES = 4 << 20
 """Maximum size of their records, but for the last one."""
 DELIVERY_US = 10_000
 """Time for the deliveries of a turn: each may have to wait for the device."""
+PLAN_US = 2_000
+PLANNED_AT_ONCE = 256
+"""Time for planning in one turn when messages are stored again, and number of messages between two looks at it."""
 _END_MS = 1 << 62
 _ENQUEUED, _DEQUEUED, _OUT = TIMER_ENQUEUED.encode(), TIMER_DEQUEUED.encode(), TIMER_OUT.encode()
 _V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
@@ -116,6 +120,8 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
         self._targets: RecallTargets | None = None
         self._turn = _Turn()
         self._java_files = JavaFiles(kernel.store.disk, kernel.turn)
+        self._planning: Iterator[None] = iter(())
+        """Steps of `_plan_rolls` that are left."""
         self._last = Now(kernel.began.mono_ms, kernel.began.wall_ms)
         """Time of the last run."""
         self._began_ms = kernel.began.wall_ms
@@ -150,6 +156,7 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
 
     def _forget(self) -> None:
         self.table = self._reading = self._targets = None
+        self._planning = iter(())
         self._copied = set()
         self._done.forget()
         self._turn = _Turn()
@@ -165,7 +172,7 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
         self._done.adopt(reading)
         for queue_offset in reading.unread:
             self.damaged.hold(queue_offset, now)
-        self._plan_rolls(table, now)
+        self._planning = self._plan_rolls(table, self._write_ms(now), table.seen)
         if len(table) or reading.over:
             log.info("timers: %d messages wait, %d more were delivered already", len(table), len(reading.over))
         self._copied = reading.copied
@@ -176,14 +183,29 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
         self._last = Now(now.mono_ms, now.wall_ms)
         assert self.table is not None, "loaded"
         self._deliver(self.table, now)
+        self._plan_some()
 
-    def _plan_rolls(self, table: PendingTimers, now: Now) -> None:
-        write_ms, window_ms = self._write_ms(now), self._window_ms
-        for out_ms, slot in table.slots.items():
-            if out_ms >= write_ms + window_ms:
-                roll_ms = roll_time(out_ms, write_ms, window_ms)
-                for queue_offset in slot.messages:
+    def _plan_rolls(self, table: PendingTimers, write_ms: int, end: int) -> Iterator[None]:
+        """Plan in steps when messages are stored again that were read, those below a queue offset.
+
+        Those behind it are planned in the turns that store them.
+        """
+        window_ms = self._window_ms
+        for out_ms in [out_ms for out_ms in table.slots if out_ms >= write_ms + window_ms]:
+            slot, roll_ms = table.slots.get(out_ms), roll_time(out_ms, write_ms, window_ms)
+            messages = slot.messages[: bisect_left(slot.messages, end)] if slot is not None else ()
+            for first in range(0, len(messages), PLANNED_AT_ONCE):
+                for queue_offset in messages[first : first + PLANNED_AT_ONCE]:
                     table.roll_later(RollTask(queue_offset, out_ms), roll_ms)
+                yield
+
+    def _plan_some(self) -> None:
+        """Go on with `_plan_rolls` for as long as this turn may take."""
+        until_us = self._outbox.elapsed_us() + PLAN_US
+        for _ in self._planning:
+            if self._outbox.elapsed_us() >= until_us:
+                self._is_behind = True
+                return
 
     @property
     def _window_ms(self) -> int:

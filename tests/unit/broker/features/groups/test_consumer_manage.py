@@ -1,7 +1,12 @@
 """Offsets, membership and queue locks of consumers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
+from tandemq.boundary import Closed
+from tandemq.broker.features.groups import membership
 from tandemq.broker.features.groups.consumer_manage import ConsumerManageProcessor
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.config.settings import BrokerConfig
@@ -99,6 +104,56 @@ def test_members_are_notified_when_a_member_joins_leaves_or_changes_its_subscrip
     leave = {"clientID": "client-1", "consumerGroup": "group", "producerGroup": ""}
     assert broker.ask(RequestCode.UNREGISTER_CLIENT, leave).code == OK
     assert members(broker) == []
+
+
+def notices(broker: Harness, links: Sequence[int]) -> int:
+    """Return the number of notices to these connections since the last call."""
+    return sum(len(broker.take_requests(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, link=link)) for link in links)
+
+
+def many_members(broker: Harness, count: int) -> range:
+    """Have clients join the group, each on a connection of its own, and be notified."""
+    links = range(10, 10 + count)
+    for link in links:
+        broker.open(link)
+        broker.heartbeat("group", {"TopicA": "*"}, client_id=f"client-{link}", link=link)
+    broker.pass_time(1_000)
+    notices(broker, links)
+    return links
+
+
+def test_members_of_a_large_group_are_notified_a_part_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Harness(tmp_path)
+    links = many_members(broker, 10)
+    monkeypatch.setattr(membership, "NOTIFIED_AT_ONCE", 4)
+    broker.close(links[0])
+    parts = [notices(broker, links)]
+    for _ in range(3):
+        assert broker.send("TopicA").code == OK
+        assert notices(broker, links) == 0
+        broker.pass_time(membership.PAUSE_MS)
+        parts.append(notices(broker, links))
+    assert parts == [4, 4, 1, 0]
+
+
+def test_a_change_while_members_are_notified_notifies_all_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Harness(tmp_path)
+    links = many_members(broker, 10)
+    monkeypatch.setattr(membership, "NOTIFIED_AT_ONCE", 4)
+    broker.close(links[0])
+    assert notices(broker, links) == 4
+    broker.close(links[9])
+    broker.pass_time(1_000)
+    assert [notices(broker, [link]) for link in links] == [0, 1, 1, 1, 1, 2, 2, 2, 2, 0]
+
+
+def test_several_changes_of_a_group_in_one_turn_notify_each_member_once(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    links = many_members(broker, 10)
+    broker.turn([], [Closed(link, "the peer closed it") for link in links[:6]])
+    assert [notices(broker, [link]) for link in links] == [0] * 6 + [1] * 4
 
 
 @spec("G03", "G04")

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from tandemq.broker.features.pop import orders
+from tandemq.broker.features.pop.orders import Orders
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.pop import Handle, TopicKind
 from tests.spec import spec
 from tests.unit.broker.features.pop.consumer import GROUP, TOPIC, Taken, ack, batch_ack, pop_fields, taken_from
-from tests.unit.broker.harness import Harness
+from tests.unit.broker.harness import Harness, run_job
 
 
 @pytest.fixture
@@ -162,6 +164,45 @@ def test_file_has_the_form_of_java_brokers(broker: Harness) -> None:
         "o": [0, 1, 1 + 1],
         "popTime": taken[0].handle.pop_ms,
     }
+
+
+def stored_batch(broker: Harness) -> dict[str, object]:
+    """Return the only batch in the file."""
+    (of_place,) = loads(broker.disk.read("config/consumerOrderInfo.json") or b"")["table"].values()
+    (batch,) = of_place.values()
+    assert isinstance(batch, dict)
+    return batch
+
+
+def test_file_is_encoded_by_its_job_and_has_the_batches_of_the_turn_that_began_it(broker: Harness) -> None:
+    taken, _ = pop(broker)
+    broker.run_jobs = False
+    broker.node.features.find(Orders).save_tables()
+    broker.turn()
+    (saving,) = [job for job in broker.jobs if job.name == "save tables"]
+    ack(broker, taken[0])
+    after = run_job(saving)
+    assert stored_batch(broker)["cm"] == 0
+    broker.run_jobs = True
+    broker.turn([], [after])
+    broker.pass_time(orders.SAVE_MS)
+    assert stored_batch(broker)["cm"] == 1
+
+
+def test_batches_that_nobody_pops_are_forgotten_a_part_per_turn(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orders, "FORGOTTEN_AT_ONCE", 4)
+    monkeypatch.setattr(orders, "FORGET_MS", 3 * orders.SAVE_MS)
+    broker.pass_time(orders.SAVE_MS)
+    table = broker.node.features.find(Orders)
+    for queue_id in range(10):
+        table.popped((TOPIC, GROUP, queue_id), [0], "", 60_000, broker.now)
+    left: dict[int, None] = {}
+    for _ in range(6):
+        broker.pass_time(orders.SAVE_MS)
+        left[len(table.table)] = None
+    assert list(left) == [10, 6, 2, 0]
 
 
 def test_acknowledgement_after_an_operator_has_set_the_offset_moves_nothing(broker: Harness) -> None:

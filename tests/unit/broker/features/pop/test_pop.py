@@ -4,10 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from tandemq.boundary import Turn
+from tandemq.broker.features.pop import processor, waiting
 from tandemq.broker.features.pop.families import PopFamilies
+from tandemq.broker.features.pop.processor import PopProcessor
 from tandemq.broker.features.pop.revive import Revival
+from tandemq.broker.features.pop.waiting import WaitingRequest, WaitingRequests
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
 from tandemq.model.pop import TopicKind
 from tests.spec import spec
 from tests.unit.broker.features.pop.consumer import (
@@ -229,6 +235,41 @@ def test_waiting_pop_is_answered_at_its_time(broker: Harness) -> None:
     (answer,) = broker.inbox[7]
     assert answer.code == ResponseCode.POLLING_TIMEOUT
     assert answer.fields == {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": "0"}
+
+
+def test_waiting_pops_are_refused_a_part_per_turn(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "REFUSED_PER_TURN", 2)
+    pops = broker.node.features.find(PopProcessor)
+    for _ in range(5):
+        broker.send_request(RequestCode.POP_MESSAGE, pop_fields(pollTime=60_000), link=7)
+    turn, serving = Turn(), broker.node.kernel.turn.serving
+    pops.on_serving_change(serving, structs.replace(serving, write="another member serves"), turn, broker.now)
+    assert len(turn.sends[7]) == 2
+    parts = []
+    while broker.node.deadline_ms() == 0:
+        broker.turn()
+        parts.append([(answer.code, answer.remark) for answer in broker.inbox.pop(7, [])])
+    assert parts == [[(ResponseCode.NO_PERMISSION, "another member serves")] * number for number in (2, 1)]
+    assert pops.waiting.size == 0
+
+
+def test_many_answered_pops_behind_one_that_waits_are_forgotten_a_part_per_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "VOID_AT_ONCE", 3)
+    requests = WaitingRequests()
+    command = Command(RequestCode.POP_MESSAGE)
+    made = [WaitingRequest(7, command, TOPIC, GROUP, -1, 1_000 + number) for number in range(10)]
+    for request in made:
+        assert requests.add(request, most=100, most_of_place=100)
+    for request in made[:9]:
+        requests.remove(request)
+    earliest = []
+    for _ in range(3):
+        assert requests.due(500, 1) == []
+        earliest.append(requests.next_ms())
+    assert earliest == [1_004, 1_008, 1_009]
+    assert requests.due(1_009, 1) == [made[9]]
 
 
 def test_message_that_comes_back_wakes_a_waiting_pop(broker: Harness) -> None:

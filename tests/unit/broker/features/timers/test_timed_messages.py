@@ -9,6 +9,8 @@ import pytest
 
 from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Now, Turn
+from tandemq.broker.features.timers import service
+from tandemq.broker.features.timers.pending import PendingTimers, RollTask
 from tandemq.broker.features.timers.service import DELIVERY_US, TimedMessages
 from tandemq.broker.kernel import moves
 from tandemq.broker.kernel.log_queue import SCAN_MS
@@ -504,6 +506,33 @@ def test_message_with_a_far_time_is_stored_again_and_comes_once(tmp_path: Path) 
     broker = broker.restart(clean=False)
     broker.pass_time(5_000)
     assert bodies(broker) == [b"near", b"one"]
+
+
+def test_far_times_that_were_read_are_planned_a_part_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = ready(tmp_path, timer_roll_window=10)
+    for number in range(6):
+        timed(broker, b"%d" % number, UNIQ_KEY=f"K{number}", TIMER_DELAY_SEC="35")
+    broker = broker.restart(clean=False)
+    planned: list[tuple[int, int]] = []
+
+    def roll_later(table: PendingTimers, task: RollTask, roll_ms: int) -> None:
+        planned.append((task.queue_offset, broker.now.mono_ms))
+        plan(table, task, roll_ms)
+
+    plan = PendingTimers.roll_later
+    monkeypatch.setattr(PendingTimers, "roll_later", roll_later)
+    monkeypatch.setattr(service, "PLANNED_AT_ONCE", 1)
+    broker.outbox.look_us = service.PLAN_US  # the time of a turn is over at the first look
+    while len(planned) < 3:
+        broker.pass_time(1)
+    timed(broker, b"6", UNIQ_KEY="K6", TIMER_DELAY_SEC="35")
+    broker.pass_time(1_000)
+    assert sorted(queue_offset for queue_offset, _ in planned) == list(range(7))
+    read = [at_ms for queue_offset, at_ms in planned if queue_offset < 6]
+    assert len(set(read)) == 6
+    broker.outbox.look_us = 0
+    broker.pass_time(40_000)
+    assert sorted(bodies(broker)) == [b"%d" % number for number in range(7)]
 
 
 def test_retention_keeps_the_log_from_the_oldest_waiting_message_on(tmp_path: Path) -> None:
