@@ -408,8 +408,12 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
 
     def _roll(self, table: PendingTimers, timers: ConsumeQueue, end_ms: int, now: Now) -> None:
         """Store messages again whose time is far away."""
-        for task in table.rolls_before(end_ms, self._turn.room):
+        tasks = table.rolls_before(end_ms, self._turn.room)
+        for number, task in enumerate(tasks):
             if self._is_full():
+                for left in tasks[number:]:
+                    table.roll_later(left, 0)
+                self._is_behind = True
                 break
             if task.out_ms < end_ms or not table.is_waiting(task.queue_offset, task.out_ms):
                 continue  # it is delivered in this turn or one of the next, or was already
@@ -419,9 +423,9 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
             except ProtocolError:
                 continue  # it is handled at its time
             rolls = timed.message.properties.get(TIMER_ROLLS, "0")
-            number = int(rolls) + 1 if rolls.isdecimal() and len(rolls) < 9 else 1
+            times = int(rolls) + 1 if rolls.isdecimal() and len(rolls) < 9 else 1
             try:
-                stored = self._put(timers, timed, now, {TIMER_ROLLS: str(number)})
+                stored = self._put(timers, timed, now, {TIMER_ROLLS: str(times)})
             except RecordTooLarge:
                 continue
             self._turn.bytes += stored.size

@@ -535,6 +535,20 @@ def test_far_times_that_were_read_are_planned_a_part_per_turn(tmp_path: Path, mo
     assert sorted(bodies(broker)) == [b"%d" % number for number in range(7)]
 
 
+def test_messages_that_a_turn_has_no_time_to_store_again_are_stored_later(tmp_path: Path) -> None:
+    """Otherwise their files of the log could not be deleted until their time."""
+    broker = ready(tmp_path, timer_roll_window=10)
+    for number in range(6):
+        timed(broker, b"%d" % number, UNIQ_KEY=f"K{number}", TIMER_DELAY_SEC="35")
+    broker.outbox.look_us = service.DELIVERY_US // 2 + 1  # at the second look in a turn the time is over
+    broker.pass_time(30_000)
+    broker.outbox.look_us = 0
+    broker.pass_time(10_000)
+    found = delivered(broker)
+    assert sorted(message.body for message in found) == [b"%d" % number for number in range(6)]
+    assert {int(message.properties["TIMER_ROLL_TIMES"]) >= 2 for message in found} == {True}
+
+
 def test_retention_keeps_the_log_from_the_oldest_waiting_message_on(tmp_path: Path) -> None:
     broker = ready(tmp_path)
     broker.send("TopicB", b"x" * 4_000)
