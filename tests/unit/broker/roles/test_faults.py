@@ -368,13 +368,14 @@ def test_held_pull_of_an_unreadable_queue_is_answered_and_the_broker_continues(
     monkeypatch.setattr(RealFile, "pread", pread)
     monkeypatch.setattr(RealFile, "pread_cached", pread)
     pair.pass_time(100)
+    assert master.answer_to(held) is None, "it waits for its message"
+    for wire in pair.wires:
+        wire.stalls_up = False
+    pair.settle()
     answer = master.answer_to(held)
     assert answer is not None
     assert answer.code == ResponseCode.SYSTEM_ERROR
     monkeypatch.undo()
-    for wire in pair.wires:
-        wire.stalls_up = False
-    pair.settle()
     answer = master.pull("TopicA", 1)
     assert answer is not None
     assert [message.body for message in messages_in(answer)] == [b"1"]

@@ -23,6 +23,7 @@ from tandemq.broker.features.pulls.message_reader import MessageReader
 from tandemq.broker.features.pulls.pull_request import PullRequest
 from tandemq.broker.features.pulls.response import response_head
 from tandemq.broker.features.pulls.slave_reads import MASTER_ID, SlaveReads
+from tandemq.broker.features.pulls.unseen import UnseenQueues
 from tandemq.broker.filter.selector import MessageSelector
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
@@ -130,8 +131,9 @@ class PullPath(Feature, Pulls):
         """Messages read for woken pulls of one queue, shared by pulls at the same offset; None at other times."""
         self.adopt_config(kernel.current.config)
         self.held = HeldPulls()
-        self._unseen: dict[ConsumeQueue, None] = {}
-        """Queues with held pulls and with messages that may not be shown yet."""
+        self._unseen = UnseenQueues()
+        self._log_end = kernel.store.log.written_end
+        """End of the log when messages were shown last."""
         self.counters = PullCounters()
 
     def adopt_config(self, config: BrokerConfig) -> None:
@@ -332,7 +334,7 @@ class PullPath(Feature, Pulls):
                 ResponseCode.SYSTEM_BUSY, "too many pulls are held on this connection, or in all; pull again later"
             )
         if fields.queue_offset < queue.max_offset and self._turn.serving.visible_end < self._store.log.written_end:
-            self._unseen[queue] = None
+            self._await_visible(queue)
 
     def _takes_commit(self, fields: PullFields) -> bool:
         return fields.commit_offset >= 0 and self._offsets.has_room(
@@ -603,15 +605,17 @@ class PullPath(Feature, Pulls):
             return end
         return bisect_left(range(end), limit, start, end, key=log_offset)
 
-    def _shows_all(self, queue: ConsumeQueue) -> bool:
-        """Return whether all messages of a queue may be shown; False also while its entries cannot be read.
+    def _await_visible(self, queue: ConsumeQueue) -> None:
+        """Have held pulls of a queue tried once its first message that may not be shown yet may be.
 
-        The error is logged, and sent to the consumer, by the next pull of the queue.
+        Errors of the queue are logged, and sent to the consumer, by its next pull.
         """
         try:
-            return self.visible_end(queue) >= queue.max_offset
+            end = self.visible_end(queue)
+            if end < queue.max_offset:
+                self._unseen.add(queue, queue.entry(end).log_offset)
         except StoreError:
-            return False
+            self._unseen.add(queue, self._turn.serving.visible_end)
 
     # Waking.
 
@@ -621,6 +625,7 @@ class PullPath(Feature, Pulls):
             self._refuse(serving.read, turn)
         if not serving.is_master and (before.is_master or before.epoch != serving.epoch):
             self._unseen.clear()
+            self._log_end = 0  # the log may be truncated
 
     def _refuse(self, why: str, turn: Turn) -> None:
         for link, pulls in list(self._waiting.items()):
@@ -654,16 +659,17 @@ class PullPath(Feature, Pulls):
 
     def show(self, woken: list[ConsumeQueue]) -> None:
         """Have the pulls held on queues that got messages tried, as far as the messages may be seen by now."""
-        if not self._unseen and self._turn.serving.visible_end >= self._store.log.written_end:
+        visible_end, start = self._turn.serving.visible_end, self._log_end
+        end = self._log_end = self._store.log.written_end
+        if not self._unseen and visible_end >= end:
             for queue in woken:
                 self.wake(queue)
             return
-        self._unseen.update(dict.fromkeys(woken))
-        for queue in list(self._unseen):
+        self._unseen.stored(start, end, woken)
+        for queue in self._unseen.take_shown(visible_end):
             if queue.held is not None:
                 self.wake(queue)
-            if self._shows_all(queue):
-                del self._unseen[queue]
+                self._await_visible(queue)
 
     def end_held(self, queue: ConsumeQueue, turn: Turn) -> None:
         """See `Pulls`."""
