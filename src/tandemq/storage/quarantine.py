@@ -37,7 +37,8 @@ def quarantine_tail(store: Store, log_end: int) -> None:
         if not store.index.recover(log_end):
             store.index.drop_all()
     for path in store.take_unsynced(log_end):  # entries that a start after a kill removed might come back
-        store.disk.open(path).datasync()
+        if store.disk.exists(path):
+            store.disk.open(path).datasync()
     deleted = topics_deleted_from(store, log_end)
     if deleted:
         store.marks.entries = REBUILDING
