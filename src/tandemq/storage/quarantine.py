@@ -36,6 +36,9 @@ def quarantine_tail(store: Store, log_end: int) -> None:
         store.index.discard_from(log_end)
         if not store.index.recover(log_end):
             store.index.drop_all()
+    for path in store.take_unsynced(log_end):  # entries that a start after a kill removed might come back
+        if store.disk.exists(path):
+            store.disk.open(path).datasync()
     deleted = topics_deleted_from(store, log_end)
     if deleted:
         store.marks.entries = REBUILDING

@@ -105,6 +105,8 @@ class _Opening:
     def drop_entries_from_begin(self) -> None:
         """Remove queue and index entries of records that the walk will dispatch again."""
         store = self.store
+        if self._marks is not None and self._begin < self._marks.synced:
+            _note_rebuild(store, self._marks)  # if this start is interrupted, the next may begin at the synced mark
         if not self._is_exact:
             ends = {queue: queue.max_offset for queue in store.queues.values()}
             _truncate_queues(store, self._begin, wipes=self._unclean and not self._machine_stayed_up)
@@ -175,6 +177,8 @@ class _Opening:
             store.take_last_time()
         if not self._is_left_to_upkeep:
             store.write_queues()
+        elif not store.dirty_queues:
+            store.queued_ms = store.last_store_ms
         for queue in store.queues.values():
             queue.next_offset = queue.max_offset
             queue.correct_min(store.log.start)

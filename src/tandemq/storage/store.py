@@ -108,6 +108,8 @@ class Store:
         self.dirty_queues: dict[ConsumeQueue, None] = {}
         """Queues with entries not yet written, in the order in which they will be written."""
         self._flushing: QueueFlush | None = None
+        self._taken: list[str] = []
+        """Paths that were taken to be synced, until the synced mark shows that they are."""
         self.marks = Marks(boot_id=config.boot_id)
         self._marks_file = open_marks(disk)
         self.last_store_ms = 0
@@ -647,6 +649,7 @@ class Store:
         paths = list(unsynced)
         if self.index is not None:
             paths += [file.path for file in self.index.files if file.end_offset >= log_offset]
+        self._taken = paths
         return paths
 
     def not_synced(self, paths: list[str]) -> None:
@@ -662,6 +665,7 @@ class Store:
     def synced_up_to(self, log_offset: int) -> None:
         """Set the synced mark: log, queues and index before `log_offset` are on the device."""
         self.marks.synced = max(self.marks.synced, log_offset)
+        self._taken = []
         self.save_marks()
 
     def save_marks(self) -> None:
@@ -692,8 +696,9 @@ class Store:
             return
         self.flush()
         self.flush_queues()
-        for path in self.take_unsynced(self.marks.synced):
-            self.disk.open(path).datasync()
+        for path in dict.fromkeys([*self._taken, *self.take_unsynced(self.marks.synced)]):  # a sync may be in progress
+            if self.disk.exists(path):
+                self.disk.open(path).datasync()
         if self.index is not None:
             self.index.close()
         write_checkpoint(self.disk, self.checkpoint(self.last_store_ms))

@@ -9,6 +9,7 @@ from lab.sim.world.disk import SimDisk
 from tandemq.errors import DiskFull
 from tandemq.storage.checkpoint import REBUILDING
 from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.quarantine import quarantine_tail
 from tandemq.storage.store import Store
 from tests.unit.storage.harness import NOW_MS, OTHER_BOOT, check, fill, new_disk, reopen, start
 
@@ -183,6 +184,56 @@ def test_power_loss_between_parts_of_flushes_and_syncs_loses_no_synced_message()
         assert held == list(range(len(held))), f"seed {seed}"
         assert len(held) >= synced, f"seed {seed}"
         assert not store.damaged, f"seed {seed}"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_close_syncs_what_a_sync_in_progress_has_taken(fails: bool) -> None:
+    """The job may still wait for the device, or its failure come too late for the broker."""
+    disk = new_disk()
+    store = start(disk)
+    fill(store, 60, topics=TOPICS)
+    store.flush_queues()
+    taken = store.take_unsynced(0)
+    store.delete_topic("T1", NOW_MS)
+    if fails:
+        store.not_synced(taken)
+    store.close()
+    for path in queue_paths(disk):
+        assert disk.peek(path, 200, 0, safe=True) == disk.peek(path, 200, 0, safe=False)
+
+
+def test_start_after_a_kill_knows_the_time_of_the_last_entry() -> None:
+    """The next sync writes it to RocketMQ's checkpoint; 0 would have RocketMQ read the whole log."""
+    disk = new_disk()
+    store = start(disk)
+    fill(store, 60, topics=TOPICS)
+    store.flush_queues()
+    store, _ = reopen(disk)
+    assert store.queued_ms == NOW_MS + 590
+    fill(store, 5, first=60, topics=TOPICS)
+    store, _ = reopen(disk)
+    assert store.queued_ms == 0, "not known before the first flush"
+    store.flush_queues()
+    assert store.queued_ms == NOW_MS + 640
+
+
+def test_log_truncation_syncs_what_a_start_removed() -> None:
+    """The next start could not know that those entries are still on the device."""
+    disk = new_disk()
+    store = start(disk)
+    fill(store, 60, topics=TOPICS)
+    store.flush_queues()
+    sync(store, disk)
+    end = store.log.written_end
+    fill(store, 60, first=60, topics=TOPICS)
+    store.flush()
+    store.flush_some_queues(QUEUES // 2)
+    store, _ = reopen(disk)
+    store.not_synced(["index/gone"])  # the sync of a file failed that was deleted meanwhile
+    quarantine_tail(store, end)
+    assert check(store) == list(range(60))
+    for path in queue_paths(disk):
+        assert disk.peek(path, 200, 0, safe=True) == disk.peek(path, 200, 0, safe=False)
 
 
 def test_files_are_synced_once_after_they_changed() -> None:

@@ -182,6 +182,33 @@ def test_rebuild_of_the_index_interrupted_by_a_power_loss_is_repeated() -> None:
         assert check(store)[:60] == list(range(60)), f"seed {seed}"
 
 
+def test_start_below_the_synced_mark_interrupted_by_a_kill_loses_no_synced_entry() -> None:
+    """Where nothing proves that the synced mark is a boundary, synced entries are removed, and built from the log.
+
+    Once those of the queue of the last record are written, the next start takes the mark for a boundary.
+    """
+    for nth in range(20, 100):
+        disk = new_disk()
+        store = start(disk)
+        fill(store, 34, topics=6)
+        put(store, 34, topic="T0")
+        store.commit()
+        sync_all(store)
+        synced = store.marks.synced
+        fill(store, 60, first=35, topics=6)
+        store.flush_queues()
+        disk.kill()  # the power loss: the log after the mark is lost, the entries of its records are not
+        for name in disk.list("commitlog"):
+            file = disk.open(f"commitlog/{name}")
+            file.truncate(max(0, min(4096, synced - int(name))))
+            file.truncate(4096)
+        disk.stop_at(nth, CHANGES)
+        with suppress(PowerLoss):
+            open_store(disk, OTHER_BOOT)
+        store, _ = reopen(disk, OTHER_BOOT)
+        assert check(store) == list(range(35)), f"call {nth}"
+
+
 def test_damage_is_no_torn_tail_after_a_rebuild_and_a_power_loss() -> None:
     disk = new_disk()
     store = start(disk)

@@ -140,7 +140,7 @@ class Upkeep(Feature):
         if self._is_syncing or store.marks.written <= store.marks.synced or store.log.refused is not None:
             return
         end = min(store.marks.written, store.log.flushed_offset)
-        checkpoint = store.checkpoint(store.queued_ms) if end == store.marks.written else None
+        checkpoint = store.checkpoint(store.queued_ms) if end == store.marks.written and store.queued_ms else None
         paths = store.take_unsynced(store.marks.synced)
         work = _SyncWork(self._disk, paths, end, checkpoint, store.log.truncations)
         self._is_syncing = True
