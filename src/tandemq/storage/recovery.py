@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from tandemq.boundary import Disk
+from tandemq.codec.record.entries import BLANK_MAGIC
 from tandemq.codec.record.record import parse_record
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.storage.checkpoint import REBUILDING, Checkpoint, Marks, read_checkpoint, read_marks, write_checkpoint
@@ -290,8 +291,15 @@ def _first_store_time(store: Store, start: int) -> int:
 
 
 def _is_boundary(store: Store, offset: int) -> bool:
-    """Whether a record ends at `offset`: another one begins there, or the record of a queue's last entry ends there."""
-    if offset == store.log.start or offset % store.config.segment_bytes == 0:
+    """Whether a record ends at `offset`.
+
+    Another one or the rest of a file begins there, or the record of a queue's last entry ends there.
+    """
+    segment_bytes = store.config.segment_bytes
+    if offset == store.log.start or offset % segment_bytes == 0:
+        return True
+    blank = (segment_bytes - offset % segment_bytes).to_bytes(4) + BLANK_MAGIC.to_bytes(4)
+    if store.log.read_raw(offset, len(blank)) == blank:
         return True
     data = store.record_at_raw(offset)
     if data and not isinstance(parse_record(data, 0, len(data)), str):

@@ -108,7 +108,7 @@ class Store:
         self.dirty_queues: dict[ConsumeQueue, None] = {}
         """Queues with entries not yet written, in the order in which they will be written."""
         self._flushing: QueueFlush | None = None
-        self._taken: list[str] = []
+        self._taken: dict[str, None] = {}
         """Paths that were taken to be synced, until the synced mark shows that they are."""
         self.marks = Marks(boot_id=config.boot_id)
         self._marks_file = open_marks(disk)
@@ -649,7 +649,7 @@ class Store:
         paths = list(unsynced)
         if self.index is not None:
             paths += [file.path for file in self.index.files if file.end_offset >= log_offset]
-        self._taken = paths
+        self._taken.update(dict.fromkeys(paths))
         return paths
 
     def not_synced(self, paths: list[str]) -> None:
@@ -665,7 +665,7 @@ class Store:
     def synced_up_to(self, log_offset: int) -> None:
         """Set the synced mark: log, queues and index before `log_offset` are on the device."""
         self.marks.synced = max(self.marks.synced, log_offset)
-        self._taken = []
+        self._taken.clear()
         self.save_marks()
 
     def save_marks(self) -> None:

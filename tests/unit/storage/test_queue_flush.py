@@ -11,7 +11,7 @@ from tandemq.storage.checkpoint import REBUILDING
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.quarantine import quarantine_tail
 from tandemq.storage.store import Store
-from tests.unit.storage.harness import NOW_MS, OTHER_BOOT, check, fill, new_disk, reopen, start
+from tests.unit.storage.harness import NOW_MS, OTHER_BOOT, check, fill, new_disk, put, reopen, start
 
 TOPICS = 6
 QUEUES = 2 * TOPICS
@@ -255,3 +255,20 @@ def test_files_are_synced_once_after_they_changed() -> None:
     assert [path.split("/")[1:3] for path in store.take_unsynced(0) if path.startswith("consumequeue/")] == [
         ["T0", "0"]
     ]
+
+
+def test_start_begins_at_marks_before_the_rest_of_a_file() -> None:
+    """Otherwise it would begin at the start of the file, and write and sync the files of all queues."""
+    disk = new_disk()
+    store = start(disk)
+    fill(store, 10, topics=TOPICS)
+    store.flush_queues()
+    put(store, 10, topic="T3", queue_id=1, size=3_000)  # the queue of the last message before the mark
+    put(store, 11)
+    store.commit()
+    assert not store.flush_some_queues(1)
+    written = store.marks.written
+    assert written % 4096 and store.log.end > 4096 + 3_000, "the record is in the next file"
+    store, recovered = reopen(disk)
+    assert recovered.checked_from == written
+    assert check(store) == list(range(12))
