@@ -177,7 +177,6 @@ class Stats(Feature, Statistics):
     def topic_removed(self, topic: str, _now: Now) -> None:
         """Remove the counters of a topic."""
         self._forget(lambda key: key.split("@")[0] == topic)
-        self._samples.pop(0, None)  # it has read the queues; the next one counts what is left
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] != topic}
         self._grown = {key: grown for key, grown in self._grown.items() if key[0] != topic}
         self.sizes.pop(topic, None)
