@@ -240,7 +240,8 @@ class GroupSimulation(History):
         Excused is what groups may lose that do not elect, or whose operators accepted a loss, and the time of members
         that take over from one whose clock had jumped.
         """
-        checks = PopChecks(self.world, self.cluster, self.expected, slack_ms=CLOCKS_MS)
+        timeout_ms = self.cluster.hosts[0].config.slave_timeout_ms
+        checks = PopChecks(self.world, self.cluster, self.expected, slack_ms=CLOCKS_MS, slave_timeout_ms=timeout_ms)
         elected = {group.name for group in self.plan.groups if mode_of(group) is Mode.ELECT}
 
         def is_excused(name: str) -> bool:

@@ -4,7 +4,8 @@ I25  A popped message is given to no other pop before its invisible time is over
      confirmed in time is not given again, and one that is not acknowledged comes back.
 
 Excused is what bytes lost in a power loss, flipped bits and jumps of the clock may rightly cause, and messages that the
-broker may hold twice: their producer sent them twice, or a write failed or ended in the middle.
+broker may hold twice: their producer sent them twice, or a write failed or ended in the middle. In a group that elects,
+a response that waited for replicas until `slaveTimeout` is sent all the same: the next master may not know of it.
 """
 
 from collections.abc import Callable
@@ -30,17 +31,33 @@ class Hold:
     """Whether it must come back: no acknowledgement was sent that could have arrived."""
     acked_us: int | None = None
     """When its acknowledgement was confirmed, if it was in time."""
+    is_replicated: bool = True
+    """Whether the members in sync know of it: its response did not wait until its time was over."""
 
 
 class PopChecks:
     """What a consumer group has popped."""
 
-    def __init__(self, world: World, cluster: Cluster, expected: ExpectedState, *, slack_ms: int = 0) -> None:
-        """`slack_ms`: how far apart the clocks of members may be."""
+    def __init__(
+        self,
+        world: World,
+        cluster: Cluster,
+        expected: ExpectedState,
+        *,
+        slack_ms: int = 0,
+        slave_timeout_ms: int | None = None,
+    ) -> None:
+        """Begin without pops.
+
+        Args:
+            slack_ms: how far apart the clocks of members may be.
+            slave_timeout_ms: how long responses wait for replicas; None: masters do not change.
+        """
         self._world = world
         self._cluster = cluster
         self._expected = expected
         self._slack_us = slack_ms * MS
+        self._slave_timeout_us = None if slave_timeout_ms is None else slave_timeout_ms * MS
         self._holds: dict[tuple[str, str], Hold] = {}
         """By broker group and unique key."""
         self._doubled: set[tuple[str, str]] = set()
@@ -59,7 +76,9 @@ class PopChecks:
             Violation: I25.
         """
         known, now_us = self._holds.get((group, wanted.key)), self._world.now_us
-        hold = Hold(wanted.key, group, sent_us, sent_us + invisible_ms * MS)
+        timeout_us = self._slave_timeout_us
+        is_replicated = timeout_us is None or now_us - sent_us < timeout_us
+        hold = Hold(wanted.key, group, sent_us, sent_us + invisible_ms * MS, is_replicated=is_replicated)
         if known is not None and sent_us < known.since_us:
             return hold  # a late response: the message has come back to another pop since
         if known is not None:
@@ -72,7 +91,7 @@ class PopChecks:
                     raise Violation(
                         "I25", f"{wanted.key} came again, acknowledged at {known.acked_us / SECOND:.3f} s: {known}"
                     )
-                if known.acked_us is None and now_us < known.until_us - self._slack_us:
+                if known.acked_us is None and known.is_replicated and now_us < known.until_us - self._slack_us:
                     raise Violation("I25", f"{wanted.key} came again before its time: {known}")
         self._holds[group, wanted.key] = hold
         return hold
