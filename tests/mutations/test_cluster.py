@@ -19,12 +19,12 @@ from tests.mutations.test_groups import RARE as RARE_OF_GROUPS
 from tests.mutations.transactions import TRANSACTION_MUTATIONS, TRANSACTION_SEEDS
 from tests.samples import slow
 
-SEEDS_MAX = 30
+SEEDS_MAX = 60
 pytestmark = pytest.mark.timeout(1_800)  # so many seeds, on a slow and busy machine
 FIRST = {
     "failed-write-is-acked": 14,
     "queues-not-cut": 3,
-    "deletion-not-followed": 4,
+    "deletion-not-followed": 36,
     "tail-cut": 3,
     "client-sends-to-one-broker": 11,
     "client-drops-rejected": 6,
