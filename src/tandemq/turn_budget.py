@@ -9,7 +9,7 @@ Served connections that sent more than their part go behind those that the time 
 that never stop sending, each of them and every other one is served at least once in n turns, and usually in each turn.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tandemq.boundary import Outbox
 
@@ -66,3 +66,9 @@ class TurnBudget:
 
     def _now_us(self) -> int:
         return self._outbox.elapsed_us() if self._outbox is not None else 0
+
+
+def advance(steps: Iterator[None], outbox: Outbox, time_us: int) -> bool:
+    """Do steps of long work until they have taken a time, and one at least; return whether there are none left."""
+    until_us = outbox.elapsed_us() + time_us
+    return all(outbox.elapsed_us() < until_us for _ in steps)

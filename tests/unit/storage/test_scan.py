@@ -62,22 +62,26 @@ def reader_of(data: bytes) -> Reader:
     return lambda at, size: data[at : at + size]
 
 
+def record_at(log_offset: int) -> bytes:
+    return encode_record(
+        topic=b"TopicA",
+        queue_id=0,
+        queue_offset=0,
+        log_offset=log_offset,
+        body=b"b" * 100,
+        properties=b"",
+        flag=0,
+        sys_flag=0,
+        born_ms=1,
+        born_host=bytes(8),
+        store_ms=1,
+        store_host=bytes(8),
+    )
+
+
 def test_a_record_across_search_windows_is_found() -> None:
     for start in [*range(65_400, 65_550), 5 * 65_536 - 1, 5 * 65_536 - 90]:
-        record = encode_record(
-            topic=b"TopicA",
-            queue_id=0,
-            queue_offset=0,
-            log_offset=start,
-            body=b"b" * 100,
-            properties=b"",
-            flag=0,
-            sys_flag=0,
-            born_ms=1,
-            born_host=bytes(8),
-            store_ms=1,
-            store_host=bytes(8),
-        )
+        record = record_at(start)
         data = b"?" * start + record
         assert find_next_record(reader_of(data), 0, len(data), SEGMENT) == start
 
@@ -95,20 +99,7 @@ def data_after(data: bytes, at: int) -> int:
 def test_ranges_never_written_are_skipped_and_the_record_behind_them_is_found() -> None:
     """Its size begins with bytes that are zero, so that it may begin before the first page with data."""
     for start in (5, 20 * PAGE - 90, *(200 * PAGE - before for before in range(6)), 250 * PAGE):
-        data = bytes(start) + encode_record(
-            topic=b"TopicA",
-            queue_id=0,
-            queue_offset=0,
-            log_offset=start,
-            body=b"b" * 100,
-            properties=b"",
-            flag=0,
-            sys_flag=0,
-            born_ms=1,
-            born_host=bytes(8),
-            store_ms=1,
-            store_host=bytes(8),
-        )
+        data = bytes(start) + record_at(start)
         read: list[int] = []
 
         def reader(at: int, size: int, data: bytes = data, read: list[int] = read) -> bytes:

@@ -20,6 +20,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.storage.checkpoint import Checkpoint, write_checkpoint
 from tandemq.storage.retention import Decision, LogSegment, RetentionConfig, decide, parse_hours
+from tandemq.turn_budget import advance
 
 log = logging.getLogger(__name__)
 SYNC_EVERY_MS = 10_000
@@ -198,12 +199,10 @@ class Upkeep(Feature):
     def _delete_some(self, now: Now) -> None:
         """Go on with a deletion for as long as this turn may take."""
         self._deletion_now = now
-        until_us = self._outbox.elapsed_us() + DELETION_US
         try:
-            for _ in self._deletion or ():
-                if self._outbox.elapsed_us() >= until_us:
-                    self._schedule.at(now.mono_ms + 1, self._delete_some)
-                    return
+            if self._deletion is not None and not advance(self._deletion, self._outbox, DELETION_US):
+                self._schedule.at(now.mono_ms + 1, self._delete_some)
+                return
         except StoreError as error:
             log.error("retention: %s", error)
         self._deletion = None

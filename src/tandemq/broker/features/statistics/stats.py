@@ -28,6 +28,7 @@ from tandemq.errors import StoreError
 from tandemq.metrics import Histogram, Series, StatsSnapshot
 from tandemq.not_cached import NotCached
 from tandemq.storage.consume_queue import ConsumeQueue, unpack_entries
+from tandemq.turn_budget import advance
 
 log = logging.getLogger(__name__)
 SECOND_MS = 1_000
@@ -47,9 +48,7 @@ SAMPLE_US = 3_000
 NOTED_AT_ONCE = 1_024
 QUEUES_AT_ONCE = 8
 SERIES_AT_ONCE = 256
-"""Time for the samples of one turn; number of queues looked at, of queues counted, and of series sampled, before it is
-checked."""
-_END = object()
+"""Time for the samples of one turn; number of queues looked at, queues counted, and series sampled in one step."""
 
 
 class Totals(NamedTuple):
@@ -205,11 +204,8 @@ class Stats(Feature, Statistics):
     def _sample(self, span: int, now: Now) -> None:
         """Begin a sample, or continue the one in progress."""
         steps = self._samples.setdefault(span, self._sampling(span, now.mono_ms))
-        until_us = self._outbox.elapsed_us() + SAMPLE_US
-        while next(steps, _END) is not _END:
-            if self._outbox.elapsed_us() >= until_us:
-                return
-        del self._samples[span]
+        if advance(steps, self._outbox, SAMPLE_US):
+            del self._samples[span]
 
     def _sampling(self, span: int, mono_ms: int) -> Iterator[None]:
         """Take a sample in steps: with many queues or counters it is too much for one turn."""

@@ -40,6 +40,7 @@ from tandemq.model.message import TIMER_DELETE, TIMER_DEQUEUED, TIMER_ENQUEUED, 
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.log.commit_log import AppendMessageResult
+from tandemq.turn_budget import advance
 
 log = logging.getLogger(__name__)
 BATCH_MESSAGES = 256
@@ -201,11 +202,8 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
 
     def _plan_some(self) -> None:
         """Go on with `_plan_rolls` for as long as this turn may take."""
-        until_us = self._outbox.elapsed_us() + PLAN_US
-        for _ in self._planning:
-            if self._outbox.elapsed_us() >= until_us:
-                self._is_behind = True
-                return
+        if not advance(self._planning, self._outbox, PLAN_US):
+            self._is_behind = True
 
     @property
     def _window_ms(self) -> int:
