@@ -56,7 +56,7 @@ def fuzz(seconds: float, frames: int, seed: int) -> int:
     print(
         f"{counts.frames:,} frames in {time.monotonic() - began:,.0f} s, {counts.taken:,} with sends that the engine "
         f"took ({counts.messages:,} messages), {counts.compared:,} compared through two brokers, {counts.pieces:,} "
-        "pieces of logs; no difference"
+        f"pieces of logs, {counts.pulls:,} pulls answered; no difference"
     )
     return 0
 

@@ -82,6 +82,25 @@ def ack_frame(random: Random, offset: int) -> bytes:
     return encode_command(Command(RequestCode.ACK_MESSAGE, random.randrange(1 << 31), fields=fields))
 
 
+def pull_frame(random: Random, topic: str, queue_id: int, queue_offset: int) -> bytes:
+    """Return a pull."""
+    fields = {
+        "consumerGroup": "g",
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(queue_offset),
+        "maxMsgNums": random.choice(("1", "32")),
+        "sysFlag": random.choice(("4", "5", "6")),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "15000",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    command = Command(RequestCode.PULL_MESSAGE, random.randrange(1 << 31), fields=fields, binary=random.random() < 0.5)
+    return encode_command(command)
+
+
 class Frames:
     """Source of frames."""
 

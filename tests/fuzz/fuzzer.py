@@ -29,7 +29,7 @@ from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE
 from tests.fuzz.clients import calls, response
 from tests.fuzz.filters import expression, program_steps, properties
-from tests.fuzz.frames import Frames, Sent, Turns, ack_frame, command_in, signed_frame
+from tests.fuzz.frames import Frames, Sent, Turns, ack_frame, command_in, pull_frame, signed_frame
 from tests.fuzz.records import damaged, log_of
 from tests.fuzz.reduction import reduced
 from tests.fuzz.tails import TailPair
@@ -72,6 +72,14 @@ def _half_at(number: int) -> int:
     return (number + 1) << 16
 
 
+def split_records(data: bytes) -> Iterator[bytes]:
+    """Yield the records of a response to a pull."""
+    while data:
+        size = int.from_bytes(data[:4])
+        yield data[:size]
+        data = data[size:] if size else b""
+
+
 class Admitted:
     """A pop that acknowledgements belong to."""
 
@@ -104,6 +112,8 @@ class Counts:
     """Timed messages read by the engine."""
     copied: int = 0
     """Records copied by the engine."""
+    pulls: int = 0
+    """Pulls that the engine answered."""
     responses: int = 0
     """Responses to sends that the engine read."""
 
@@ -151,7 +161,9 @@ class Fuzzer:
         room, timers_room = (5_000, 3) if is_limited else (1 << 30, 1 << 30)
         engine.begin(log_end, room, BORN_MS, timers_room, takes_halves=True, takes_ends=True)
         taken = 0
-        sender = self.engine.SigningUser(USER.access_key, USER.secret_key, random.choice((None, {"T", "Wide"})), None)
+        sender = self.engine.SigningUser(
+            USER.access_key, USER.secret_key, random.choice((None, {"T", "Wide"})), None, None
+        )
         for frame in self._mutated(ROUND):
             host = HOSTS[len(frame) & 1]
             is_checked = b"AccessKey" in frame
@@ -167,6 +179,7 @@ class Fuzzer:
         if not is_limited:
             self._feed_large(engine)
         self._feed_acks()
+        self._feed_pulls()
         self._feed_clients()
         self._check_flush(engine, table, log_end)
         for _ in range(ROUND // RECORD_SHARE):
@@ -220,6 +233,58 @@ class Fuzzer:
         answers = sum(data.count(b'"code":0') for _, data in engine.flush())
         if answers > taken or not taken >= 20 or not all(0 <= offset <= 1000 for offset in admitted.offsets):
             raise Different(f"{taken} acknowledgements taken, {answers} answered: {admitted.offsets}")
+
+    def _feed_pulls(self) -> None:
+        """Feed mutated pulls of a piece of a log, and check that what the engine answers stands in it."""
+        random, log, base = self._random, self._random.choice(self._logs), 1 << 20
+        topics: dict[str, Any] = {}
+        all_counts: dict[tuple[str, str], Any] = {}
+        groups = {"g": object()}
+        engine = self.engine.PullEngine(
+            topics=topics,
+            groups=groups,
+            consumers={},
+            forbidden={},
+            static_topics={},
+            resets={},
+            counts=all_counts,
+            ahead={},
+        )
+        most, bytes_max = random.choice(((1, 500), (32, 1 << 20)))
+        engine.configure(
+            messages_max=most, bytes_max=bytes_max, bulk_messages_max=100, bulk_bytes_max=1 << 20, frame_bytes_max=4096
+        )
+        frames = []
+        for entry in python.record_entries(log):
+            name = entry.topic.decode("utf-8", "replace")
+            topic = topics.setdefault(name, self.engine.TopicTarget(name, 4, takes_plain=True))
+            queue = topic.queues.setdefault(entry.queue_id, self.engine.QueueTail())
+            if not queue.max_offset:
+                queue.start_tail(entry.queue_offset)
+            queue.stage_packed(entry.entry)
+            queue.commit_staged()
+            codes = random.choice((None, None, frozenset({QUEUE_ENTRY.unpack(entry.entry)[2], 7})))
+            counts = all_counts.setdefault((name, "g"), self.engine.PullCounts())
+            place = (name, "g", entry.queue_id)
+            target = self.engine.PullTarget(place, topic, queue, groups["g"], codes, counts)
+            engine.add(target, "*", "TAG", has_own=True)
+            frames.append(pull_frame(random, name, entry.queue_id, entry.queue_offset))
+        is_recent = random.getrandbits(1)
+        sources = self.engine.LogSources({}, 1 << 18, 1 << 30, lambda start, end, *_: log[start - base : end - base])
+        recent_start, recent = (base, bytearray(log)) if is_recent else (base + len(log), bytearray())
+        for number in range(ROUND // 20 if frames else 0):
+            data = random.choice(frames) + random.choice(frames)
+            if number % 3:
+                data = mutation(data, random.choice(frames), random.getrandbits(96))
+            limit = base + random.choice((len(log), random.randrange(len(log))))
+            end = engine.take(data, 0, 1 << 20, limit, base + len(log), recent_start, recent, sources)
+            if not 0 <= end <= len(data):
+                raise Different(f"take returned {end} of {len(data)} bytes: {data!r}")
+            self.counts.pulls += len(engine.answers)
+            for answer in engine.answers:
+                answered = command_in(answer)
+                if answered is None or any(part not in log for part in split_records(answered.body)):
+                    raise Different(f"a response to {data!r} that is not of the log: {answer!r}")
 
     def _feed_clients(self) -> None:
         """Feed what our client gives to the engine: messages, and mutated responses to them."""

@@ -14,11 +14,13 @@ from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8, PyUnicode_GET_LENGTH
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy, memmove, memset
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
 
 from tandemq.codec.record.record import decode_host
+from tandemq.codec.remoting.header import LANGUAGES
 from tandemq.engine.python import (
     CHECKED_BYTES_MAX,
+    EXAMINED_ENTRIES_MAX,
     LARGE_BODY_BYTES,
     SENT_PROPERTIES_MAX,
     TIMED_BYTES_MAX,
@@ -38,14 +40,15 @@ from tandemq.engine.python import (
     is_sent_topic,
 )
 from tandemq.engine.python.moves import copy_record as copy_record_in_python
-from tandemq.errors import RecordTooLarge
-from tandemq.model.codes import RequestCode
+from tandemq.errors import RecordTooLarge, StoreError
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import LANGUAGE_SPOKEN, VERSION_SPOKEN
 from tandemq.model.message import TAGS as TAGS_NAME
 from tandemq.model.message import UNIQ_KEY as UNIQUE_KEY_NAME
 from tandemq.model.message import Message, StoredMessage
 from tandemq.model.property_rules import MEANINGS, TIMER_PREFIX, Meaning
 from tandemq.model.topic import DELETION_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from tandemq.not_cached import NotCached
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
@@ -165,7 +168,11 @@ cdef str HALF_NAME = HALF_TOPIC
 cdef Py_ssize_t CHECKED_BYTES = CHECKED_BYTES_MAX
 cdef Py_ssize_t LARGE_BODY = LARGE_BODY_BYTES
 cdef int VERSION = VERSION_SPOKEN
+cdef int LANGUAGE = LANGUAGES.index(LANGUAGE_SPOKEN)
 cdef int64_t ACK_MESSAGE = RequestCode.ACK_MESSAGE
+cdef int64_t PULL_MESSAGE = RequestCode.PULL_MESSAGE
+cdef int64_t RETRY_IMMEDIATELY = ResponseCode.PULL_RETRY_IMMEDIATELY
+cdef Py_ssize_t EXAMINED_ENTRIES = EXAMINED_ENTRIES_MAX
 
 include "memory.pxi"
 include "queue_tail.pxi"
@@ -182,6 +189,7 @@ include "send_header.pxi"
 include "send_properties.pxi"
 include "send_engine.pxi"
 include "acks.pxi"
+include "pull_engine.pxi"
 include "timers.pxi"
 include "moves.pxi"
 include "new_messages.pxi"

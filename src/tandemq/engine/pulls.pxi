@@ -318,63 +318,100 @@ cdef inline bint is_wanted(int64_t code, object codes, const int64_t *few, Py_ss
     return False
 
 
+cdef struct Choice:
+    # What is wanted of a queue's entries, and what was chosen of them.
+    Py_ssize_t most
+    Py_ssize_t bytes_max
+    int64_t limit
+    int64_t written_end
+    Wanted *wanted
+    Py_ssize_t count
+    Py_ssize_t size  # Of all chosen records.
+    int64_t next_offset
+
+
+cdef bint choose_records(Bytes entry, Bytes end, int64_t queue_offset, codes, Choice *choice) except -1:
+    """Choose records by their entries; False if an entry is unusual. `choice.wanted` has room for all of them."""
+    cdef int64_t few[FEW_CODES_MAX]
+    cdef Py_ssize_t few_count = 0, size
+    cdef int64_t log_offset, code
+    cdef Wanted *record
+    choice.count = choice.size = 0
+    if codes is not None and len(codes) <= FEW_CODES_MAX:
+        for number in codes:
+            few[few_count] = number
+            few_count += 1
+    while end - entry >= ENTRY_BYTES:
+        log_offset = <int64_t>big_64(entry)
+        size = <int32_t>big_32(entry + 8)
+        code = <int64_t>big_64(entry + 12)
+        entry += ENTRY_BYTES
+        if size != HOLE_SIZE:
+            if not RECORD_BYTES_MIN <= size <= GATHERED_BYTES_MAX or not 0 <= log_offset <= choice.written_end - size:
+                return False
+        if log_offset >= choice.limit:
+            break
+        if size == HOLE_SIZE or (codes is not None and not is_wanted(code, codes, few, few_count)):
+            queue_offset += 1
+            continue
+        if choice.count and (choice.count >= choice.most or choice.size + size > choice.bytes_max):
+            break
+        record = choice.wanted + choice.count
+        record.start = log_offset
+        record.queue_offset = queue_offset
+        record.size = size
+        choice.size += size
+        choice.count += 1
+        queue_offset += 1
+    choice.next_offset = queue_offset
+    return True
+
+
+cdef bint copy_records(
+    unsigned char *to, const Choice *choice, int32_t queue_id, Text topic, int64_t recent_start, bytearray recent,
+    LogSources sources,
+) except -1:
+    """Copy the chosen records, one behind the other; False if one is not held or is another than its entry says."""
+    cdef const Wanted *record = choice.wanted
+    cdef const Wanted *last = record + choice.count - 1
+    cdef Record parsed
+    sources.piece = b""
+    while record <= last:
+        if not sources.fetch(to, record, last, recent_start, recent, True):
+            return False
+        if not (read_record(to, record.size, &parsed) and is_record_of(&parsed, record, queue_id, topic)):
+            return False
+        to += record.size
+        record += 1
+    return True
+
+
 def gather_messages(
     bytes entries, int64_t queue_offset, int32_t queue_id, bytes topic, codes, Py_ssize_t most, Py_ssize_t bytes_max,
     int64_t limit, int64_t written_end, int64_t recent_start, bytearray recent, LogSources sources,
 ):
     cdef Bytes entry = <Bytes>PyBytes_AS_STRING(entries)
-    cdef Bytes end = entry + PyBytes_GET_SIZE(entries)
-    cdef Wanted *wanted
-    cdef const Wanted *record
-    cdef Record parsed
-    cdef unsigned char *to
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(entries)
+    cdef Choice choice
     cdef bytes answer
     cdef Text name
-    cdef int64_t few[FEW_CODES_MAX]
-    cdef Py_ssize_t few_count = 0
-    cdef int64_t log_offset, code
-    cdef Py_ssize_t size, total = 0, count = 0, at
     name.data = <Bytes>PyBytes_AS_STRING(topic)
     name.size = PyBytes_GET_SIZE(topic)
-    wanted = <Wanted *>PyMem_Malloc(max(1, (end - entry) // ENTRY_BYTES) * sizeof(Wanted))
-    if wanted == NULL:
+    choice.most = most
+    choice.bytes_max = bytes_max
+    choice.limit = limit
+    choice.written_end = written_end
+    choice.wanted = <Wanted *>PyMem_Malloc(max(1, size // ENTRY_BYTES) * sizeof(Wanted))
+    if choice.wanted == NULL:
         raise MemoryError
     try:
-        if codes is not None and len(codes) <= FEW_CODES_MAX:
-            for number in codes:
-                few[few_count] = number
-                few_count += 1
-        while end - entry >= ENTRY_BYTES:
-            log_offset = <int64_t>big_64(entry)
-            size = <int32_t>big_32(entry + 8)
-            code = <int64_t>big_64(entry + 12)
-            entry += ENTRY_BYTES
-            if size != HOLE_SIZE:
-                if not RECORD_BYTES_MIN <= size <= GATHERED_BYTES_MAX or not 0 <= log_offset <= written_end - size:
-                    return None
-            if log_offset >= limit:
-                break
-            if size == HOLE_SIZE or (codes is not None and not is_wanted(code, codes, few, few_count)):
-                queue_offset += 1
-                continue
-            if count and (count >= most or total + size > bytes_max):
-                break
-            wanted[count].start = log_offset
-            wanted[count].queue_offset = queue_offset
-            wanted[count].size = size
-            total += size
-            count += 1
-            queue_offset += 1
-        answer = PyBytes_FromStringAndSize(NULL, total)
-        to = <unsigned char *>PyBytes_AS_STRING(answer)
-        sources.piece = b""
-        for at in range(count):
-            record = wanted + at
-            if not sources.fetch(to, record, wanted + count - 1, recent_start, recent, True):
-                return None
-            if not (read_record(to, record.size, &parsed) and is_record_of(&parsed, record, queue_id, name)):
-                return None
-            to += record.size
-        return Gathered(answer, count, queue_offset)
+        if not choose_records(entry, entry + size, queue_offset, codes, &choice):
+            return None
+        answer = PyBytes_FromStringAndSize(NULL, choice.size)
+        if not copy_records(
+            <unsigned char *>PyBytes_AS_STRING(answer), &choice, queue_id, name, recent_start, recent, sources
+        ):
+            return None
+        return Gathered(answer, choice.count, choice.next_offset)
     finally:
-        PyMem_Free(wanted)
+        PyMem_Free(choice.wanted)

@@ -6,6 +6,7 @@ cdef class QueueTail:
     cdef public int64_t max_offset
     cdef public int64_t next_offset
     cdef public int64_t last_log_end
+    cdef public int64_t min_offset
     cdef public object held
 
     def __cinit__(self):

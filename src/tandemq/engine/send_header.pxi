@@ -389,7 +389,8 @@ cdef inline bint is_taken(int64_t code) noexcept:
     return code == 310 or code == 320 or code == 10 or code == END_TRANSACTION
 
 
-cdef bint read_binary(Bytes data, Py_ssize_t size, Header *header) noexcept:
+cdef bint read_binary(Bytes data, Py_ssize_t size, Header *header, int64_t code=-1) noexcept:
+    """Read a binary header. `code`: that which it must have; -1: one of a send."""
     cdef Py_ssize_t at, end, length
     cdef Text name, value
     if size < 21:
@@ -397,7 +398,7 @@ cdef bint read_binary(Bytes data, Py_ssize_t size, Header *header) noexcept:
     header.code = big_16(data)
     header.opaque = <int32_t>big_32(data + 5)
     header.flag = <int32_t>big_32(data + 9)
-    if not is_taken(header.code) or <int32_t>big_32(data + 13) > 0:
+    if not (is_taken(header.code) if code < 0 else header.code == code) or <int32_t>big_32(data + 13) > 0:
         return False
     length = <int32_t>big_32(data + 17)
     at = 21

@@ -22,11 +22,12 @@ cdef class SigningUser:
     cdef readonly str access_key
     cdef readonly object topics
     cdef readonly object pops
+    cdef readonly object pulls
     cdef bytes encoded_key
     cdef uint32_t inner[5]  # hashes of the first block of the HMAC, inside and outside
     cdef uint32_t outer[5]
 
-    def __init__(self, str access_key, str secret_key, topics, pops):
+    def __init__(self, str access_key, str secret_key, topics, pops, pulls):
         cdef bytes key = secret_key.encode()
         cdef unsigned char block[KEY_BLOCK_BYTES]
         cdef int at
@@ -34,6 +35,7 @@ cdef class SigningUser:
         self.encoded_key = access_key.encode()
         self.topics = topics
         self.pops = pops
+        self.pulls = pulls
         memset(block, 0, KEY_BLOCK_BYTES)
         if len(key) > KEY_BLOCK_BYTES:
             sha1_finish(sha1_begin, 0, <Bytes>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), block)

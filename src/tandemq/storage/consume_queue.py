@@ -72,24 +72,25 @@ class QueueFiles(FileCache):
     def __init__(self, disk: Disk, files_max: int | None = None) -> None:
         """Begin with no file open; `files_max`: `Disk.open_files_max` by default."""
         super().__init__(disk, disk.open_files_max if files_max is None else files_max)
-        self._ahead: dict[ConsumeQueue, EntriesAhead] = {}
+        self.ahead: dict[ConsumeQueue, EntriesAhead] = {}
+        """Cached entries, those read longest ago first; the engine reads them."""
         self._ahead_bytes = 0
 
     def ahead_of(self, queue: "ConsumeQueue") -> "EntriesAhead":
         """Return the cached entries of a queue."""
-        return self._ahead.get(queue, _NOTHING_AHEAD)
+        return self.ahead.get(queue, _NOTHING_AHEAD)
 
     def keep_ahead(self, queue: "ConsumeQueue", queue_offset: int, entries: bytes) -> None:
         """Cache entries of a queue for its next reader, in place of the entries of the queues read longest ago."""
         self.forget_ahead(queue)
-        self._ahead[queue] = EntriesAhead(queue_offset, entries)
+        self.ahead[queue] = EntriesAhead(queue_offset, entries)
         self._ahead_bytes += len(entries)
         while self._ahead_bytes > AHEAD_BYTES_MAX:
-            self.forget_ahead(next(iter(self._ahead)))
+            self.forget_ahead(next(iter(self.ahead)))
 
     def forget_ahead(self, queue: "ConsumeQueue") -> None:
         """Drop the cached entries of a queue: its files change, or are gone."""
-        self._ahead_bytes -= len(self._ahead.pop(queue, _NOTHING_AHEAD).packed)
+        self._ahead_bytes -= len(self.ahead.pop(queue, _NOTHING_AHEAD).packed)
 
     def ahead_entries(self, previous: int) -> int:
         """Return how many entries to read ahead, if the `previous` entries read ahead were all used."""
@@ -101,7 +102,7 @@ class QueueFiles(FileCache):
 class ConsumeQueue(QueueTail):
     """One consume queue. `[min_offset, max_offset)` are the queue offsets whose records may still be in the log."""
 
-    __slots__ = ("_file_bytes", "_files", "_plausible_end", "_segments", "min_offset", "queue_id", "topic")
+    __slots__ = ("_file_bytes", "_files", "_plausible_end", "_segments", "queue_id", "topic")
 
     def __init__(self, disk: Disk, files: QueueFiles, topic: str, queue_id: int, file_bytes: int) -> None:
         """Load the files and find `max_offset` by binary search in the last one.

@@ -99,7 +99,7 @@ class Store:
         self.config = config
         self.log = CommitLog(disk, config.segment_bytes)
         self.index = KeyIndex(disk, config.index_slots, config.index_entries) if config.index_enable else None
-        self._queue_files = QueueFiles(disk)
+        self.queue_files = QueueFiles(disk)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.queues_opened = 0
         """Number of queues opened or created so far."""
@@ -154,7 +154,7 @@ class Store:
         """Return a queue; it is created if it does not exist."""
         found = self.queues.get((topic, queue_id))
         if found is None:
-            found = ConsumeQueue(self.disk, self._queue_files, topic, queue_id, self.config.queue_file_bytes)
+            found = ConsumeQueue(self.disk, self.queue_files, topic, queue_id, self.config.queue_file_bytes)
             self.queues[topic, queue_id] = found
             self.queues_opened += 1
         return found
@@ -402,7 +402,7 @@ class Store:
 
     def allow_waits(self, *, allowed: bool) -> None:
         """Set whether reads of log, queues and index may wait for the device; if not, they raise NotCached."""
-        self.log.files.may_wait = self._queue_files.may_wait = allowed
+        self.log.files.may_wait = self.queue_files.may_wait = allowed
         if self.index is not None:
             self.index.may_wait = allowed
 
@@ -645,7 +645,7 @@ class Store:
 
         `log_offset`: below it, index files are on the device.
         """
-        unsynced, self._queue_files.unsynced = self._queue_files.unsynced, {}
+        unsynced, self.queue_files.unsynced = self.queue_files.unsynced, {}
         paths = list(unsynced)
         if self.index is not None:
             paths += [file.path for file in self.index.files if file.end_offset >= log_offset]
@@ -654,7 +654,7 @@ class Store:
 
     def not_synced(self, paths: list[str]) -> None:
         """Count files as not synced again: their sync failed."""
-        self._queue_files.unsynced.update(dict.fromkeys(paths))
+        self.queue_files.unsynced.update(dict.fromkeys(paths))
 
     def note_unsynced(self, log_offset: int) -> None:
         """Count queue files with entries of records at or after a log offset as not synced: recovery cannot know."""

@@ -48,7 +48,12 @@ class FastSends(Protocol):
 
 
 class FastPulls(Protocol):
-    """Pulls that are taken from their JSON header."""
+    """Pulls that are taken without the general decoder."""
+
+    def take_ordinary(
+        self, link: Link, data: bytes, position: int, turn: Turn, now: Now, sender: SigningUser | None = None
+    ) -> int:
+        """Answer pulls from a position on that the engine can answer; return the end of the last one."""
 
     def take_frame(self, link: int, header: bytes, turn: Turn, now: Now) -> bool:
         """Answer or hold a pull from its JSON header; False if it must go through its handler."""
@@ -85,8 +90,7 @@ class Dispatcher:
             position = decoder.take_large()
         else:
             data, position = decoder.join(data), 0
-        if not _is_pull(data, position):
-            position = self._take_sends(link, data, position, now)
+        position = self._take_ordinary(link, data, position, turn, now, is_over)
         while position < len(data) and (frame := decoder.split(data, position)) is not None:
             after = self._take_acks(link, frame, data, position, now)
             if after == position:
@@ -97,15 +101,29 @@ class Dispatcher:
             if position < len(data):
                 if is_over():
                     return data[position:]
-                if not _is_pull(data, position):
-                    position = self._take_sends(link, data, position, now)
+                position = self._take_ordinary(link, data, position, turn, now, is_over)
         if decoder.error is not None:
             self._housekeeping.close_link(link, str(decoder.error), turn, now)
         return b""
 
-    def _take_sends(self, link: Link, data: bytes, position: int, now: Now) -> int:
-        """Accept the ordinary sends from a position on; return that of the first frame that has to be looked at."""
-        return self._take_many(self._sends.take_ordinary, link, data, position, now)
+    def _take_ordinary(
+        self, link: Link, data: bytes, position: int, turn: Turn, now: Now, is_over: Callable[[], bool]
+    ) -> int:
+        """Have the engine take pulls, then sends, from a position on; return that of the first frame it leaves.
+
+        A frame that it leaves is looked at in any case, so that each turn serves one.
+        """
+        while _is_pull(data, position):
+            sender = self._guard.sender(link) if self._guard.is_on else None
+            if self._guard.is_on and sender is None:
+                return position
+            after = self._pulls.take_ordinary(link, data, position, turn, now, sender)
+            if after == position or is_over():
+                return after
+            position = after
+        return (
+            position if position == len(data) else self._take_many(self._sends.take_ordinary, link, data, position, now)
+        )
 
     def _take_acks(self, link: Link, frame: RawFrame, data: bytes, position: int, now: Now) -> int:
         """Accept the ordinary acknowledgements from a position on, where a frame begins; return the end of the last."""

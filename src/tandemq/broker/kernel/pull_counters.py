@@ -1,23 +1,11 @@
 """Counters of pulls since the start, in total and by topic and group."""
 
+from tandemq.engine import PullCounts
+
 COUNTED_QUEUES_MAX = 200_000
 """Maximum number of next offsets kept, over all pairs of topic and group."""
 COUNTS_MAX = 100_000
 """Maximum number of pairs of topic and group that are counted; beyond it the oldest is dropped."""
-
-
-class PullCounts:
-    """Messages of one topic sent to one group since the start."""
-
-    __slots__ = ("answers", "bytes", "messages", "next_offsets")
-
-    def __init__(self) -> None:
-        """Begin at zero."""
-        self.messages = 0
-        self.bytes = 0
-        self.answers = 0
-        self.next_offsets: dict[int, int] = {}
-        """Queue offset behind the last message sent, by queue id."""
 
 
 class PullCounters:
@@ -65,6 +53,13 @@ class PullCounters:
         while len(self.by_group) > COUNTS_MAX or self._counted_queues > COUNTED_QUEUES_MAX:
             oldest = self.by_group.pop(next(iter(self.by_group)))
             self._counted_queues -= len(oldest.next_offsets)
+
+    def add(self, messages: int, size: int, finds: int, misses: int) -> None:
+        """Add what the engine has answered; it counts by topic and group itself."""
+        self.messages += messages
+        self.bytes += size
+        self.finds += finds
+        self.misses += misses
 
     def next_offset(self, topic: str, group: str, queue_id: int) -> int:
         """Return the queue offset behind the last message sent to a group since the start; 0 if none was sent."""

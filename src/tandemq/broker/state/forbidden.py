@@ -60,7 +60,8 @@ class ForbiddenTopics:
     def replace(self, entries: dict[str, dict[str, int]]) -> list[str]:
         """Replace all entries; return the groups whose entries changed."""
         groups = [group for group in {**self.table, **entries} if self.table.get(group) != entries.get(group)]
-        self.table = {group: topics for group, topics in entries.items() if topics}
+        self.table.clear()  # others hold the dictionary itself
+        self.table.update({group: topics for group, topics in entries.items() if topics})
         return groups
 
     def as_json(self, groups: Iterable[str] | None) -> dict[str, dict[str, int]]:

@@ -34,42 +34,43 @@ class PendingResets:
 
     def __init__(self) -> None:
         """Begin without resets."""
-        self._table: dict[tuple[str, str, int], _Pending] = {}
+        self.table: dict[tuple[str, str, int], _Pending] = {}
+        """By topic, group and queue id; expired ones included."""
 
     def __len__(self) -> int:
         """Return the number of pending resets, expired ones included."""
-        return len(self._table)
+        return len(self.table)
 
     def add(self, topic: str, group: str, queue_id: int, offset: int, now_ms: int) -> None:
         """Add a reset of a queue that a member of the group consumes."""
         key = (topic, group, queue_id)
-        self._table.pop(key, None)
-        while self._table and len(self._table) >= PENDING_MAX:
-            del self._table[next(iter(self._table))]
-        self._table[key] = _Pending(offset, now_ms + FOLLOW_MS)
+        self.table.pop(key, None)
+        while self.table and len(self.table) >= PENDING_MAX:
+            del self.table[next(iter(self.table))]
+        self.table[key] = _Pending(offset, now_ms + FOLLOW_MS)
 
     def drop(self, topic: str, group: str, queue_id: int) -> None:
         """Remove a reset, since the offset was set in another way."""
-        self._table.pop((topic, group, queue_id), None)
+        self.table.pop((topic, group, queue_id), None)
 
     def clear(self) -> None:
         """Remove all resets, since another broker serves consumers now."""
-        self._table.clear()
+        self.table.clear()
 
     def ignores_commit(self, topic: str, group: str, queue_id: int, now_ms: int) -> bool:
         """Return whether commits of a queue are ignored, because its consumer has not applied a reset."""
-        return bool(self._table) and self._find((topic, group, queue_id), now_ms) is not None
+        return bool(self.table) and self._find((topic, group, queue_id), now_ms) is not None
 
     def note_pull(self, topic: str, group: str, queue_id: int, offset: int, now_ms: int) -> int | None:
         """Return the offset to answer a pull with instead of messages; None without reset, or if sent before."""
-        if not self._table:
+        if not self.table:
             return None
         key = (topic, group, queue_id)
         pending = self._find(key, now_ms)
         if pending is None:
             return None
         if offset == pending.offset:
-            del self._table[key]
+            del self.table[key]
             return None
         if pending.is_sent:
             return None
@@ -77,8 +78,8 @@ class PendingResets:
         return pending.offset
 
     def _find(self, key: tuple[str, str, int], now_ms: int) -> _Pending | None:
-        pending = self._table.get(key)
+        pending = self.table.get(key)
         if pending is not None and now_ms >= pending.until_ms:
-            del self._table[key]
+            del self.table[key]
             return None
         return pending

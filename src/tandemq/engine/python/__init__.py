@@ -4,6 +4,7 @@
     keys.py          keys of messages, entries of the key index
     records.py       records: verified, parsed, staged in queues
     pulls.py         records of queue entries
+    pull_engine.py   pulls, from frames to responses
     messages.py      messages and properties of records
     filters.py       SQL92 filters
     send_engine.py   sends, of which the header is in `send_header.pxi` and the properties are in `send_properties.pxi`
@@ -35,7 +36,8 @@ from tandemq.engine.python.new_messages import (
     send_fields,
     unique_key,
 )
-from tandemq.engine.python.pulls import Gathered, LogSources, gather_messages, read_cached
+from tandemq.engine.python.pull_engine import PullCounts, PullEngine, PullTarget, Subscribed
+from tandemq.engine.python.pulls import EXAMINED_ENTRIES_MAX, Gathered, LogSources, gather_messages, read_cached
 from tandemq.engine.python.queue_tail import QueueTail, commit_staged, waiting_messages
 from tandemq.engine.python.records import (
     ParsedRecords,
@@ -70,6 +72,7 @@ NAME = "python"
 
 __all__ = [
     "CHECKED_BYTES_MAX",
+    "EXAMINED_ENTRIES_MAX",
     "KEY_ROW",
     "KEY_ROW_BYTES",
     "LARGE_BODY_BYTES",
@@ -91,6 +94,9 @@ __all__ = [
     "MoveRule",
     "MovedRecords",
     "ParsedRecords",
+    "PullCounts",
+    "PullEngine",
+    "PullTarget",
     "QueueTail",
     "RecordChanges",
     "RecordEntry",
@@ -102,6 +108,7 @@ __all__ = [
     "StagedRecords",
     "StoredMessages",
     "StoredSend",
+    "Subscribed",
     "TakenSends",
     "TimedSend",
     "TimerRow",

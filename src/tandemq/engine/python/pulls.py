@@ -3,6 +3,9 @@
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+EXAMINED_ENTRIES_MAX = 800
+"""Queue entries examined for a pull that selects messages."""
+
 
 def read_cached(descriptor: int, size: int, position: int) -> bytes | None:
     """Return bytes of an open file; None if the page cache lacks some, and always without a compiler."""

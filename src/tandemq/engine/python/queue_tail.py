@@ -16,7 +16,7 @@ class QueueTail:
     [max_offset, next_offset)    staged entries: their messages are not written to the log yet
     """
 
-    __slots__ = ("_entries", "held", "last_log_end", "max_offset", "next_offset", "tail_start")
+    __slots__ = ("_entries", "held", "last_log_end", "max_offset", "min_offset", "next_offset", "tail_start")
 
     def __init__(self) -> None:
         """Begin without entries."""
@@ -27,6 +27,8 @@ class QueueTail:
         """Queue offset of the next message; larger than `max_offset` only within a turn."""
         self.last_log_end = 0
         """Log offset of the end of the newest record in this queue."""
+        self.min_offset = 0
+        """Queue offset of the first message that may still be in the log."""
         self.held: object | None = None
         """Pulls waiting for this queue; owned by the broker's long polling service."""
 

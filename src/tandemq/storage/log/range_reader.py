@@ -18,7 +18,16 @@ from typing import Protocol
 
 from tandemq.boundary import File
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.engine import FilterProgram, Gathered, LogSources, Selected, gather_messages, select_messages
+from tandemq.engine import (
+    FilterProgram,
+    Gathered,
+    LogSources,
+    PullEngine,
+    Selected,
+    SigningUser,
+    gather_messages,
+    select_messages,
+)
 from tandemq.errors import OffsetGone
 from tandemq.not_cached import FileRange, NotCached
 from tandemq.storage.cached_reads import read_cached
@@ -190,6 +199,26 @@ class RangeReader:
         if found is not None:
             self._account(found.examined, self._sources.bytes_read - before)
         return found
+
+    def answer(
+        self,
+        engine: PullEngine,
+        data: bytes,
+        position: int,
+        room: int,
+        limit: int,
+        sender: SigningUser | None,
+        *,
+        commits_pulled: bool,
+    ) -> int:
+        """Have the engine answer pulls from what is cached; see `engine.PullEngine.take`."""
+        log, before = self._log, self._sources.bytes_read
+        self._may_wait = False
+        recent = log.recent
+        place = (log.written_end, recent.start, recent.data, self._sources)
+        after = engine.take(data, position, room, limit, *place, sender, commits_pulled=commits_pulled)
+        self._account(engine.bytes, self._sources.bytes_read - before)
+        return after
 
     def _offset_of(self, missing: NotCached) -> int:
         """Return the log offset of the first range that is missing."""

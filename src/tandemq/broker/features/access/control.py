@@ -233,7 +233,7 @@ class AccessControl(Feature, RequestGuard):
 
     def _remember(self, link: int, user: AclUser, command: Command, needs: list[Need] | None) -> None:
         """Remember what a user may do on a connection, for requests that the engine takes. `needs` None: everything."""
-        if command.code not in ENGINE_SENDS and command.code != Code.ACK_MESSAGE:
+        if command.code not in ENGINE_SENDS and command.code not in (Code.ACK_MESSAGE, Code.PULL_MESSAGE):
             return
         if user.username.startswith(RESERVED_PREFIX):  # its key may be withdrawn without a change of a table
             return
@@ -242,14 +242,18 @@ class AccessControl(Feature, RequestGuard):
             every = needs is None
             topics: set[str] | None = None if every else set()
             pops: set[tuple[str, str]] | None = None if every else set()
-            sender = self._senders[link] = SigningUser(user.username, user.password, topics, pops)
-        if needs is None or sender.topics is None or sender.pops is None:
+            pulls: set[tuple[str, str]] | None = None if every else set()
+            sender = self._senders[link] = SigningUser(user.username, user.password, topics, pops, pulls)
+        if needs is None or sender.topics is None or sender.pops is None or sender.pulls is None:
             return
-        if len(sender.topics) + len(sender.pops) >= GRANTS_KEPT_MAX:
+        if len(sender.topics) + len(sender.pops) + len(sender.pulls) >= GRANTS_KEPT_MAX:
             sender.topics.clear()
             sender.pops.clear()
+            sender.pulls.clear()
         if command.code == Code.ACK_MESSAGE:
             sender.pops.add((command.fields["consumerGroup"], command.fields["topic"]))
+        elif command.code == Code.PULL_MESSAGE:
+            sender.pulls.add((command.fields["consumerGroup"], command.fields["topic"]))
         elif len(needs) == 1 and needs[0].kind is ResourceKind.TOPIC:
             sender.topics.add(needs[0].name)
 

@@ -21,14 +21,13 @@ from tandemq.broker.kernel.verification import Mismatch
 from tandemq.broker.state.damage_table import WAITS, Damages
 from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
-from tandemq.engine import Selected, evaluation_cost, record_properties
+from tandemq.engine import EXAMINED_ENTRIES_MAX, Selected, evaluation_cost, record_properties
 from tandemq.errors import OffsetGone
 from tandemq.model.message import SysFlag
 from tandemq.not_cached import NotCached
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, unpack_entries
 from tandemq.storage.log.commit_log import CommitLog
 
-EXAMINED_ENTRIES_MAX = 800
 EVALUATION_COST_MAX = 4 << 20
 """Cost of evaluations (`evaluation_cost`) from which on a pull with an SQL filter examines no more messages."""
 EXAMINED_BYTES_MAX = 4 << 20

@@ -18,6 +18,7 @@ import msgspec
 from tandemq.boundary import Buffer, LinkKind, Now, Turn
 from tandemq.broker.features.pulls.checks import SUBSCRIPTION, PullChecks
 from tandemq.broker.features.pulls.device_reads import DeviceReads
+from tandemq.broker.features.pulls.engine_pulls import BULK_BYTES_MAX, BULK_MESSAGES_MAX, EnginePulls
 from tandemq.broker.features.pulls.hold_service import HeldPulls
 from tandemq.broker.features.pulls.message_reader import MessageReader
 from tandemq.broker.features.pulls.pull_request import PullRequest
@@ -44,7 +45,7 @@ from tandemq.broker.kernel.verification import Verification
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import PullFields, decode_pull_frame, read_fields
 from tandemq.config.settings import BrokerConfig
-from tandemq.engine import Budget
+from tandemq.engine import Budget, SigningUser
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
@@ -65,9 +66,6 @@ TURN_BYTES_MAX = 16 << 20
 """Memory budget for answers within one turn; pulls beyond it wait for the next turn."""
 EVALUATION_BYTES = 4
 """Bytes of that budget for each unit of `evaluation_cost`."""
-BULK_MESSAGES_MAX = 4096
-BULK_BYTES_MAX = 1 << 20
-"""Limits of a response to a pull that asks for a large one (`bulk`), unless those of the configuration are larger."""
 WAITING_PER_LINK_MAX = 4096
 WAITING_MAX = 131_072
 """Maximum number of pulls that wait for room, over all connections."""
@@ -129,18 +127,20 @@ class PullPath(Feature, Pulls):
         self._releases_left = RELEASED_PER_TURN_MAX
         self._shared: dict[_Range, Messages] | None = None
         """Messages read for woken pulls of one queue, shared by pulls at the same offset; None at other times."""
+        self.counters = PullCounters()
+        self._engine = EnginePulls(kernel, self.counters)
         self.adopt_config(kernel.current.config)
         self.held = HeldPulls()
         self._unseen = UnseenQueues()
         self._log_end = kernel.store.log.written_end
         """End of the log when messages were shown last."""
-        self.counters = PullCounters()
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """Take the settings, at the start and when they change."""
         self._config = config
         self._slave_reads.adopt_config(config)
         self.checks.adopt_config(config)
+        self._engine.adopt_config(config)
 
     def requests(self) -> dict[RequestCode, Request]:
         """See `Feature`."""
@@ -188,8 +188,12 @@ class PullPath(Feature, Pulls):
 
     def has_room(self, link: int) -> bool:
         """See `Pulls`."""
+        return self._room(link) > 0
+
+    def _room(self, link: int) -> int:
+        """Return how many bytes of messages may be sent on a connection in this turn."""
         unsent = self._sent.get(link, 0) + self._outbox.backlog(link)
-        return self._spent < TURN_BYTES_MAX and unsent < LINK_BYTES_MAX
+        return min(TURN_BYTES_MAX - self._spent, LINK_BYTES_MAX - unsent)
 
     def will_have_room(self, link: int) -> bool:
         """See `Pulls`."""
@@ -235,6 +239,24 @@ class PullPath(Feature, Pulls):
 
     # Requests.
 
+    def take_ordinary(
+        self, link: Link, data: bytes, position: int, turn: Turn, now: Now, sender: SigningUser | None = None
+    ) -> int:
+        """Answer pulls from a position on that the engine can answer; return the end of the last one.
+
+        `sender`: the user that has to have signed them; None: no user is needed.
+        """
+        room, number = self._room(link.number), link.number
+        if room <= 0 or self._quotas.limits_groups or link.kind is not LinkKind.REMOTING:
+            return position
+        engine = self._engine
+        after = engine.take(data, position, room, self._turn.serving, sender, now.mono_ms)
+        if after != position:
+            self._spent += engine.sent_bytes
+            self._sent[number] = self._sent.get(number, 0) + engine.sent_bytes
+            turn.send(number, *engine.answers)
+        return after
+
     def take_frame(self, link: int, header: bytes, turn: Turn, now: Now) -> bool:
         """Answer or hold a pull from its JSON header; False if it must go through `take`."""
         try:
@@ -274,6 +296,7 @@ class PullPath(Feature, Pulls):
         if serving.read is not None:
             self._take_old(link, opaque, fields, turn, now, serving.read, binary=binary)
             return
+        expression, kind, finds = fields.subscription, fields.expression_type, self.counters.finds
         pull = self._checked(link, opaque, fields, now, binary=binary)
         pull.view = view
         place = (fields.topic, fields.consumer_group, fields.queue_id)
@@ -285,6 +308,8 @@ class PullPath(Feature, Pulls):
             self._offsets.commit_of_member(*place, fields.commit_offset, now.mono_ms)
         if not self.answer(pull, turn, is_last=not fields.sys_flag & SUSPEND):
             self._hold(pull, now)
+        elif view is None and self.counters.finds != finds:
+            self._engine.add(pull, expression, kind)
 
     def _checked(self, link: int, opaque: int, fields: PullFields, now: Now, *, binary: bool) -> PullRequest:
         checks = self.checks

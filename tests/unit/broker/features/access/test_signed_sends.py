@@ -157,7 +157,7 @@ def test_engine_takes_what_is_signed_and_allowed_and_nothing_else(seed: int, key
         return
     random = Random(seed)
     user, frames = Credentials("alice", key), Frames(random, oddness, body_bytes_max=300)
-    sender = SigningUser("alice", key, None, None)
+    sender = SigningUser("alice", key, None, None, None)
     for _ in range(6):
         frame = signed_frame(frames.send(), user, random)
         if frame is None:
@@ -171,10 +171,10 @@ def test_engine_takes_what_is_signed_and_allowed_and_nothing_else(seed: int, key
         else:
             assert not takes(frame, sender)
         topic = command.fields.get("b", command.fields.get("topic", ""))
-        assert takes(frame, SigningUser("alice", key, {topic}, None)) == takes(frame, sender)
-        assert not takes(frame, SigningUser("alice", key, {topic + "x", "Other" if topic == "T" else "T"}, None))
-        assert not takes(frame, SigningUser("bob", key, None, None))
-        assert not takes(frame, SigningUser("alice", key + "x", None, None))
+        assert takes(frame, SigningUser("alice", key, {topic}, None, None)) == takes(frame, sender)
+        assert not takes(frame, SigningUser("alice", key, {topic + "x", "Other" if topic == "T" else "T"}, None, None))
+        assert not takes(frame, SigningUser("bob", key, None, None, None))
+        assert not takes(frame, SigningUser("alice", key + "x", None, None, None))
         changed = bytearray(frame)
         changed[random.randrange(8, len(frame))] ^= 1 << random.randrange(8)
         if takes(bytes(changed), sender):
@@ -188,7 +188,7 @@ def test_signature_over_bodies_of_all_lengths(size: int) -> None:
     if NAME == "python":
         return
     fields = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "i": "", "j": "0"}
-    sender = SigningUser("alice", ALICE.secret_key, {"T"}, None)
+    sender = SigningUser("alice", ALICE.secret_key, {"T"}, None, None)
     for more in range(64):
         body = bytes(range(256)) * (size // 256 + 2)
         body = body[: size + more]
@@ -201,7 +201,7 @@ def test_repeated_and_too_many_fields_are_left_to_the_decoder() -> None:
     if NAME == "python":
         return
     fields = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "i": "", "j": "0"}
-    sender = SigningUser("alice", ALICE.secret_key, {"T"}, None)
+    sender = SigningUser("alice", ALICE.secret_key, {"T"}, None, None)
     for count, is_taken in ((5, True), (100, False)):
         more = fields | {f"x{number}": "1" for number in range(count)}
         assert takes(encode_command(Command(310, 1, fields=signed(more, b"b", ALICE), body=b"b")), sender) is is_taken
