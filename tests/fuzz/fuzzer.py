@@ -17,6 +17,7 @@ import numpy as np
 
 from tandemq.broker.features.timers.records import TimerHead, head_of
 from tandemq.broker.filter.parser import compile_filter
+from tandemq.broker.filter.selector import MessageSelector
 from tandemq.broker.kernel.connection import pack_host
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import parse_record, record_fault, unpack_head
@@ -265,8 +266,9 @@ class Fuzzer:
             queue.commit_staged()
             codes = random.choice((None, None, frozenset({QUEUE_ENTRY.unpack(entry.entry)[2], 7})))
             counts = all_counts.setdefault((name, "g"), self.engine.PullCounts())
+            counts.next_offsets[entry.queue_id] = 0
             place = (name, "g", entry.queue_id)
-            target = self.engine.PullTarget(place, topic, queue, groups["g"], codes, counts)
+            target = self.engine.PullTarget(place, topic, queue, groups["g"], MessageSelector(codes))
             engine.add(target, "*", "TAG", has_own=True)
             frames.append(pull_frame(random, name, entry.queue_id, entry.queue_offset))
         is_recent = random.getrandbits(1)
@@ -277,7 +279,8 @@ class Fuzzer:
             if number % 3:
                 data = mutation(data, random.choice(frames), random.getrandbits(96))
             limit = base + random.choice((len(log), random.randrange(len(log))))
-            end = engine.take(data, 0, 1 << 20, limit, base + len(log), recent_start, recent, sources)
+            engine.begin(limit, base + len(log), recent_start, recent, sources)
+            end = engine.take(data, 0, 1 << 20)
             if not 0 <= end <= len(data):
                 raise Different(f"take returned {end} of {len(data)} bytes: {data!r}")
             self.counts.pulls += len(engine.answers)

@@ -68,6 +68,7 @@ from tandemq.engine.python import (
     Subscribed,
     TakenSends,
     TimedSend,
+    WaitingPull,
     evaluation_cost,
 )
 
@@ -103,6 +104,7 @@ __all__ = [
     "TakenSends",
     "TimedSend",
     "TopicTarget",
+    "WaitingPull",
     "batch_part",
     "commit_staged",
     "copy_record",

@@ -2,6 +2,7 @@
 
 cdef enum:
     COMMIT_OFFSET = 1
+    SUSPEND = 2
     OWN_SUBSCRIPTION = 4
     ORDINARY_FLAGS = 7
     PULLS_AT_ONCE = 32
@@ -20,6 +21,7 @@ cdef struct PullText:
     int64_t most
     int64_t sys_flag
     int64_t commit_offset
+    int64_t suspend_ms
     int64_t sub_version
     bint is_bulk
 
@@ -31,7 +33,6 @@ cdef bint read_pull(int form, Bytes data, Py_ssize_t size, Header *header, PullT
     cdef Text name
     cdef int at
     cdef unsigned int seen = 0
-    cdef int64_t ignored = 0
     header.code = -1
     header.flag = header.opaque = 0
     header.ends_seen = header.fields[0].seen = header.fields[1].seen = 0
@@ -45,7 +46,7 @@ cdef bint read_pull(int form, Bytes data, Py_ssize_t size, Header *header, PullT
         return False
     pull.subscription.data = pull.kind.data = NULL
     pull.subscription.size = pull.kind.size = 0
-    pull.sys_flag = pull.commit_offset = pull.sub_version = 0
+    pull.sys_flag = pull.commit_offset = pull.suspend_ms = pull.sub_version = 0
     pull.is_bulk = False
     for at in range(listed.count):
         field = &listed.fields[at]
@@ -77,7 +78,7 @@ cdef bint read_pull(int form, Bytes data, Py_ssize_t size, Header *header, PullT
             if not read_number(field.value, <int64_t>1 << 58, &pull.commit_offset):
                 return False
         elif is_named(name.data, name.size, b"suspendTimeoutMillis", 20):
-            if not read_number(field.value, <int64_t>1 << 58, &ignored):
+            if not read_number(field.value, <int64_t>1 << 58, &pull.suspend_ms):
                 return False
         elif is_named(name.data, name.size, b"subVersion", 10):
             if not read_number(field.value, <int64_t>1 << 58, &pull.sub_version):
@@ -182,21 +183,23 @@ cdef class PullCounts:
 
 cdef class PullTarget:
     cdef str group_name, topic_name
-    cdef tuple place, counted
-    cdef object group, queue_id, online, subscription, codes
+    cdef readonly tuple place
+    cdef tuple counted
+    cdef readonly object group, selector
+    cdef object queue_id, online, subscription, codes
     cdef dict subscriptions
     cdef TopicTarget topic
-    cdef QueueTail queue
+    cdef readonly QueueTail queue
     cdef bytes encoded_topic
     cdef int32_t queue_number
     cdef int64_t sub_version
-    cdef PullCounts counts
 
-    def __init__(self, tuple place, TopicTarget topic, QueueTail queue, group, codes, PullCounts counts, subscribed=None):
+    def __init__(self, tuple place, TopicTarget topic, QueueTail queue, group, selector, subscribed=None):
         self.place = place
         self.topic_name, self.group_name, self.queue_id = place
         self.counted = place[:2]
-        self.topic, self.queue, self.group, self.codes, self.counts = topic, queue, group, codes, counts
+        self.topic, self.queue, self.group, self.selector = topic, queue, group, selector
+        self.codes = selector.codes
         self.encoded_topic, self.queue_number = self.topic_name.encode(), self.queue_id
         if subscribed is not None:
             self.online, self.subscriptions, self.subscription, self.sub_version = subscribed
@@ -209,8 +212,8 @@ cdef class PullEngine:
     cdef Buffer key, head, signed
     cdef Wanted *wanted
     cdef readonly Py_ssize_t messages, bytes, finds, misses
-    cdef readonly list commits, answers
-    # Of the call in progress.
+    cdef readonly list commits, answers, waiting
+    # Of the calls since `begin`.
     cdef int64_t visible_end, written_end, recent_start
     cdef bytearray recent
     cdef LogSources sources
@@ -241,7 +244,8 @@ cdef class PullEngine:
         self.targets = {}
         self.messages_max = self.bytes_max = self.bulk_messages_max = self.bulk_bytes_max = 0
         self.frame_bytes_max = 0
-        self.commits, self.answers = [], []
+        self.commits, self.answers, self.waiting = [], [], []
+        self.begin(0, 0, 0, None, None)
 
     def configure(
         self, *, messages_max, bytes_max, bulk_messages_max, bulk_bytes_max, frame_bytes_max
@@ -272,10 +276,17 @@ cdef class PullEngine:
             self.targets.clear()
         self.targets[taken(&self.key, 0)] = target
 
-    def take(
-        self, bytes data, Py_ssize_t at, Py_ssize_t room, int64_t visible_end, int64_t written_end,
-        int64_t recent_start, bytearray recent, LogSources sources, SigningUser sender=None, *, bint commits_pulled=True,
+    def begin(
+        self, int64_t visible_end, int64_t written_end, int64_t recent_start, bytearray recent, LogSources sources, *,
+        bint commits_pulled=True,
     ):
+        self.visible_end, self.written_end = visible_end, written_end
+        self.recent_start, self.recent, self.sources = recent_start, recent, sources
+        self.commits_pulled = commits_pulled
+        self.messages = self.bytes = self.finds = self.misses = 0
+        self.commits, self.answers, self.waiting = [], [], []
+
+    def take(self, bytes data, Py_ssize_t at, Py_ssize_t room, SigningUser sender=None):
         cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef uint64_t length, header_bytes
@@ -286,11 +297,6 @@ cdef class PullEngine:
         cdef int left = PULLS_AT_ONCE
         header.listed = &listed
         header.stored = NULL
-        self.visible_end, self.written_end = visible_end, written_end
-        self.recent_start, self.recent, self.sources = recent_start, recent, sources
-        self.commits_pulled = commits_pulled
-        self.messages = self.bytes = self.finds = self.misses = 0
-        self.commits, self.answers = [], []
         room = min(room, PULLED_BYTES_AT_ONCE)
         while left and size - at >= 8 and self.bytes < room:
             length = big_32(raw + at)
@@ -308,8 +314,16 @@ cdef class PullEngine:
                 break
             at += 4 + length
             left -= 1
-        self.recent = self.sources = None
         return at
+
+    def respond(
+        self, PullTarget target, int64_t opaque, int64_t offset, int64_t scan_offset, int64_t most, bint is_bulk,
+        bint is_binary,
+    ):
+        cdef Choice choice
+        if not target.queue.min_offset <= offset < self.shown_end(target.queue):
+            return None
+        return self.found(target, 1 if is_binary else 0, opaque, max(offset, scan_offset), most, is_bulk, &choice)
 
     cdef PullTarget find(self, const PullText *pull):
         """Return what a pull reads; None if it is not known, or if anything changed by which it was allowed."""
@@ -329,7 +343,6 @@ cdef class PullEngine:
             and PyDict_GetItem(self.forbidden, target.group_name) == NULL
             and PyDict_GetItem(self.static_topics, target.topic_name) == NULL
             and (not len(self.resets) or PyDict_GetItem(self.resets, target.place) == NULL)
-            and PyDict_GetItem(self.counts, target.counted) == <PyObject *>target.counts
             and (
                 target.online is None
                 or (
@@ -343,67 +356,100 @@ cdef class PullEngine:
         return None
 
     cdef int answer(self, int form, int64_t opaque, const PullText *pull, SigningUser sender) except -1:
-        """Answer a pull; return 0, with nothing changed, if that is not possible."""
+        """Answer a pull, or have it wait; return 0, with nothing changed, if that is not possible."""
         cdef PullTarget target = self.find(pull)
-        cdef QueueTail queue
         cdef Choice choice
-        cdef Text topic
-        cdef int64_t end, offset = pull.queue_offset
-        cdef Py_ssize_t most, head
+        cdef int64_t end, offset = pull.queue_offset, scan_offset = pull.queue_offset
         cdef bytes response
         if target is None:
             return 0
         if sender is not None and sender.pulls is not None:
             if (target.group_name, target.topic_name) not in <set?>sender.pulls:
                 return 0
-        queue = target.queue
-        end = queue.max_offset
+        end = self.shown_end(target.queue)
+        if offset == end and pull.sys_flag & SUSPEND:
+            response = None
+        elif target.queue.min_offset <= offset < end:
+            response = self.found(target, form, opaque, offset, pull.most, pull.is_bulk, &choice)
+            if response is None:
+                if choice.count or choice.next_offset < end or not pull.sys_flag & SUSPEND:
+                    return 0
+                scan_offset = choice.next_offset
+        else:
+            return 0
+        if response is not None:
+            self.answers.append(response)
+        else:
+            self.waiting.append(
+                (target, opaque, offset, scan_offset, pull.most, pull.sys_flag, pull.suspend_ms, pull.is_bulk, form == 1)
+            )
+        if pull.sys_flag & COMMIT_OFFSET and self.commits_pulled:
+            self.commits.append((target.place, pull.commit_offset))
+        return 1
+
+    cdef int64_t shown_end(self, QueueTail queue) noexcept:
+        """Return the end of a queue of which all messages may be shown; -1 for another one."""
         if self.visible_end < self.written_end and queue.last_log_end > self.visible_end:
-            return 0
-        if not queue.min_offset <= offset < end:
-            return 0
-        most = max(1, min(pull.most, self.bulk_messages_max if pull.is_bulk else self.messages_max))
-        if most > WANTED_MAX:
-            return 0
+            return -1
+        return queue.max_offset
+
+    cdef bytes found(
+        self, PullTarget target, int form, int64_t opaque, int64_t offset, int64_t most, bint is_bulk, Choice *choice
+    ):
+        """Return the response to a pull; None if it has to wait for messages, or is left to the handler.
+
+        It has to wait if `choice.count` is 0 and `choice.next_offset` is the end of the queue.
+        """
+        cdef QueueTail queue = target.queue
+        cdef PyObject *counts
+        cdef Text topic
+        cdef int64_t end = queue.max_offset
+        cdef Py_ssize_t head
+        cdef bytes response
+        choice.count = 1
+        counts = PyDict_GetItem(self.counts, target.counted)
+        most = max(1, min(most, self.bulk_messages_max if is_bulk else self.messages_max))
+        if counts == NULL or most > WANTED_MAX:
+            return None
+        if PyDict_GetItem((<PullCounts?><object>counts).next_offsets, target.queue_id) == NULL:
+            return None
         choice.most = most
-        choice.bytes_max = self.bulk_bytes_max if pull.is_bulk else self.bytes_max
+        choice.bytes_max = self.bulk_bytes_max if is_bulk else self.bytes_max
         choice.limit = self.visible_end
         choice.written_end = self.written_end
         choice.wanted = self.wanted
         topic.data = <Bytes>PyBytes_AS_STRING(target.encoded_topic)
         topic.size = PyBytes_GET_SIZE(target.encoded_topic)
         try:
-            if not self.choose(target, offset, most, &choice):
-                return 0
+            if not self.choose(target, offset, most, choice):
+                choice.count = 1
+                return None
             self.head.size = 0
             if not choice.count:
                 if choice.next_offset >= end:
-                    return 0
+                    return None
                 append_pull_head(
                     &self.head, form, RETRY_IMMEDIATELY, b"NO_MATCHED_MESSAGE", opaque, choice.next_offset,
                     queue.min_offset, end, 0,
                 )
-                self.answers.append(taken(&self.head, 0))
                 self.misses += 1
-            else:
-                append_pull_head(
-                    &self.head, form, 0, b"FOUND", opaque, choice.next_offset, queue.min_offset, end, choice.size
-                )
-                head = self.head.size
-                response = PyBytes_FromStringAndSize(NULL, head + choice.size)
-                memcpy(PyBytes_AS_STRING(response), self.head.data, head)
-                if not copy_records(
-                    <unsigned char *>PyBytes_AS_STRING(response) + head, &choice, target.queue_number, topic,
-                    self.recent_start, self.recent, self.sources,
-                ):
-                    return 0
-                self.answers.append(response)
-                self.note(target, &choice)
+                return taken(&self.head, 0)
+            append_pull_head(
+                &self.head, form, 0, b"FOUND", opaque, choice.next_offset, queue.min_offset, end, choice.size
+            )
+            head = self.head.size
+            response = PyBytes_FromStringAndSize(NULL, head + choice.size)
+            memcpy(PyBytes_AS_STRING(response), self.head.data, head)
+            if not copy_records(
+                <unsigned char *>PyBytes_AS_STRING(response) + head, choice, target.queue_number, topic,
+                self.recent_start, self.recent, self.sources,
+            ):
+                return None
+            self.note(target, <PullCounts>counts, choice)
+            return response
         except (NotCached, StoreError):
-            return 0
-        if pull.sys_flag & COMMIT_OFFSET and self.commits_pulled:
-            self.commits.append((target.place, pull.commit_offset))
-        return 1
+            choice.count = 1
+            return None
 
     cdef bint choose(self, PullTarget target, int64_t offset, Py_ssize_t most, Choice *choice) except -1:
         """Choose the records of a response; False if that is not possible."""
@@ -431,9 +477,8 @@ cdef class PullEngine:
             return False
         return choose_records(entry, entry + PyBytes_GET_SIZE(packed), offset, target.codes, choice)
 
-    cdef int note(self, PullTarget target, const Choice *choice) except -1:
+    cdef int note(self, PullTarget target, PullCounts counts, const Choice *choice) except -1:
         """Count a response with messages."""
-        cdef PullCounts counts = target.counts
         counts.messages += choice.count
         counts.bytes += choice.size
         counts.answers += 1

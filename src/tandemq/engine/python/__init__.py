@@ -36,7 +36,7 @@ from tandemq.engine.python.new_messages import (
     send_fields,
     unique_key,
 )
-from tandemq.engine.python.pull_engine import PullCounts, PullEngine, PullTarget, Subscribed
+from tandemq.engine.python.pull_engine import PullCounts, PullEngine, PullTarget, Subscribed, WaitingPull
 from tandemq.engine.python.pulls import EXAMINED_ENTRIES_MAX, Gathered, LogSources, gather_messages, read_cached
 from tandemq.engine.python.queue_tail import QueueTail, commit_staged, waiting_messages
 from tandemq.engine.python.records import (
@@ -114,6 +114,7 @@ __all__ = [
     "TimerRow",
     "TopicTarget",
     "VerifiedRecords",
+    "WaitingPull",
     "batch_part",
     "commit_staged",
     "copy_record",

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tandemq.engine.python.pulls import LogSources
-from tandemq.engine.python.queue_tail import QueueTail
 from tandemq.engine.python.send_engine import TopicTarget
 from tandemq.engine.python.signatures import SigningUser
 
@@ -43,28 +42,45 @@ class PullTarget:
         self,
         place: tuple[str, str, int],
         topic: TopicTarget,
-        queue: QueueTail,
-        group: object,
-        codes: frozenset[int] | None,
-        counts: PullCounts,
+        queue: Any,
+        group: Any,
+        selector: Any,
         subscribed: Subscribed | None = None,
     ) -> None:
         """Keep the parts.
 
         Args:
             place: topic, consumer group, queue id.
-            topic, queue, group: those of the tables.
-            codes: tags codes that match; None: all.
-            counts: of the topic and the group.
+            topic, queue, group: those of the tables; the queue is a `QueueTail` with `read`.
+            selector: what matches; its `codes` are the tags codes, None for all.
             subscribed: the subscription that says what matches; None: the request says it.
         """
+        self.place = place
+        self.queue = queue
+        self.group = group
+        self.selector = selector
+
+
+class WaitingPull(NamedTuple):
+    """A pull that has to wait for messages."""
+
+    target: PullTarget
+    opaque: int
+    queue_offset: int
+    scan_offset: int
+    """Queue offset from which on entries are examined; no entry below it matches."""
+    max_msg_nums: int
+    sys_flag: int
+    suspend_ms: int
+    is_bulk: bool
+    is_binary: bool
 
 
 class PullEngine:
     """Pulls of one connection at a time: those that were allowed before and find messages are answered.
 
-    The others are left to the handler: pulls that are new, unusual or to be refused, those that have to wait for
-    messages or for the device, and all pulls without a compiler.
+    Those that have to wait for messages are returned as such. The others are left to the handler: pulls that are new,
+    unusual or to be refused, those that have to wait for the device, and all pulls without a compiler.
     """
 
     def __init__(
@@ -92,7 +108,7 @@ class PullEngine:
             ahead: entries that were read ahead, by queue: queue offset of the first one, and the packed entries.
         """
         self.messages = 0
-        """Of the last call of `take`: messages sent."""
+        """Since `begin`: messages sent."""
         self.bytes = 0
         """Bytes of their records."""
         self.finds = 0
@@ -102,7 +118,9 @@ class PullEngine:
         self.commits: list[tuple[tuple[str, str, int], int]] = []
         """Offsets that came with the pulls, each behind its topic, group and queue id."""
         self.answers: list[bytes] = []
-        """Responses, in the order of the pulls."""
+        """Responses of `take`, in the order of the pulls."""
+        self.waiting: list[tuple[Any, ...]] = []
+        """Pulls that have to wait, with the fields of `WaitingPull`."""
 
     def configure(
         self, *, messages_max: int, bytes_max: int, bulk_messages_max: int, bulk_bytes_max: int, frame_bytes_max: int
@@ -121,33 +139,48 @@ class PullEngine:
         `subscription`, `kind`: expression and type in the request.
         """
 
-    def take(
+    def begin(
         self,
-        data: bytes,
-        position: int,
-        room: int,
         visible_end: int,
         written_end: int,
         recent_start: int,
-        recent: bytearray,
-        sources: LogSources,
-        sender: SigningUser | None = None,
+        recent: bytearray | None,
+        sources: LogSources | None,
         *,
         commits_pulled: bool = True,
-    ) -> int:
-        """Answer pulls from a position on, a millisecond of them at most; return the end of the last one.
+    ) -> None:
+        """Prepare for calls within a turn.
+
+        Args:
+            visible_end: log offset from which on messages may not be shown yet.
+            written_end: end of the log.
+            recent_start, recent, sources: see `gather_messages`.
+            commits_pulled: whether offsets that come with pulls are committed.
+        """
+
+    def take(self, data: bytes, position: int, room: int, sender: SigningUser | None = None) -> int:
+        """Take pulls from a position on, a millisecond of them at most; return the end of the last one.
 
         Args:
             data: what arrived on the connection.
             position: where a frame begins.
             room: bytes of messages from which on no further pull is answered.
-            visible_end: log offset from which on messages may not be shown yet.
-            written_end: end of the log.
-            recent_start, recent, sources: see `gather_messages`.
             sender: the user that has to have signed the pulls, and may pull; None: no user is needed.
-            commits_pulled: whether offsets that come with pulls are committed.
 
         Raises:
             Exception: what `sources.load` raises, but for `NotCached` and errors of the store.
         """
         return position
+
+    def respond(
+        self,
+        target: PullTarget,
+        opaque: int,
+        queue_offset: int,
+        scan_offset: int,
+        max_msg_nums: int,
+        is_bulk: bool,
+        is_binary: bool,
+    ) -> bytes | None:
+        """Return the response to a pull that has waited; None: it is left to the handler. Raises as `take`."""
+        return None

@@ -24,7 +24,6 @@ from tandemq.engine import (
     LogSources,
     PullEngine,
     Selected,
-    SigningUser,
     gather_messages,
     select_messages,
 )
@@ -93,6 +92,8 @@ class RangeReader:
         self.bytes_read = 0
         self.bytes_answered = 0
         self._answered_before = 0
+        self._read_before = 0
+        """Bytes that the engine had read at the last `begin_pulls`."""
 
     def limit_memory(self, bytes_max: int) -> None:
         """Set the cache size in bytes, at most KEPT_BYTES_MAX, and in proportion what mapped files may count."""
@@ -200,25 +201,23 @@ class RangeReader:
             self._account(found.examined, self._sources.bytes_read - before)
         return found
 
-    def answer(
-        self,
-        engine: PullEngine,
-        data: bytes,
-        position: int,
-        room: int,
-        limit: int,
-        sender: SigningUser | None,
-        *,
-        commits_pulled: bool,
-    ) -> int:
-        """Have the engine answer pulls from what is cached; see `engine.PullEngine.take`."""
-        log, before = self._log, self._sources.bytes_read
+    def begin_pulls(self, engine: PullEngine, limit: int, *, commits_pulled: bool) -> None:
+        """Prepare the engine for pulls in this turn, from what is cached; see `engine.PullEngine.begin`."""
+        log = self._log
         self._may_wait = False
-        recent = log.recent
-        place = (log.written_end, recent.start, recent.data, self._sources)
-        after = engine.take(data, position, room, limit, *place, sender, commits_pulled=commits_pulled)
-        self._account(engine.bytes, self._sources.bytes_read - before)
-        return after
+        self._read_before = self._sources.bytes_read
+        engine.begin(
+            limit,
+            log.written_end,
+            log.recent.start,
+            log.recent.data,
+            self._sources,
+            commits_pulled=commits_pulled,
+        )
+
+    def end_pulls(self, engine: PullEngine) -> None:
+        """Count what the engine has read since `begin_pulls`; nothing else was read meanwhile."""
+        self._account(engine.bytes, self._sources.bytes_read - self._read_before)
 
     def _offset_of(self, missing: NotCached) -> int:
         """Return the log offset of the first range that is missing."""

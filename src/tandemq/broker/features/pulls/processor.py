@@ -249,13 +249,24 @@ class PullPath(Feature, Pulls):
         room, number = self._room(link.number), link.number
         if room <= 0 or self._quotas.limits_groups or link.kind is not LinkKind.REMOTING:
             return position
-        engine = self._engine
-        after = engine.take(data, position, room, self._turn.serving, sender, now.mono_ms)
-        if after != position:
-            self._spent += engine.sent_bytes
-            self._sent[number] = self._sent.get(number, 0) + engine.sent_bytes
+        engine = self._engine.engine
+        after = self._engine.take(data, position, room, self._turn.serving, sender, now.mono_ms)
+        if after == position:
+            return position
+        if engine.answers:
+            self._note_bytes(number, self._engine.sent_bytes)
             turn.send(number, *engine.answers)
+        for pull in self._engine.waiting(number):
+            try:
+                self._hold(pull, now)
+            except PullRefused as refused:
+                turn.send(number, encode_command(_refusal(pull.opaque, refused, binary=pull.binary)))
         return after
+
+    def _note_bytes(self, link: int, size: int) -> None:
+        """Count messages sent on a connection against the budgets of the turn."""
+        self._spent += size
+        self._sent[link] = self._sent.get(link, 0) + size
 
     def take_frame(self, link: int, header: bytes, turn: Turn, now: Now) -> bool:
         """Answer or hold a pull from its JSON header; False if it must go through `take`."""
@@ -270,8 +281,7 @@ class PullPath(Feature, Pulls):
         try:
             self._take(link, frame.opaque, frame.extFields, turn, now, binary=False)
         except PullRefused as refused:
-            answer = Command(refused.code, frame.opaque, FLAG_RESPONSE, refused.remark, refused.fields)
-            turn.send(link, encode_command(answer))
+            turn.send(link, encode_command(_refusal(frame.opaque, refused)))
         return True
 
     def take(self, link: int, command: Command, turn: Turn, now: Now, view: AnswerView | None = None) -> Command | None:
@@ -296,7 +306,7 @@ class PullPath(Feature, Pulls):
         if serving.read is not None:
             self._take_old(link, opaque, fields, turn, now, serving.read, binary=binary)
             return
-        expression, kind, finds = fields.subscription, fields.expression_type, self.counters.finds
+        expression, kind = fields.subscription, fields.expression_type
         pull = self._checked(link, opaque, fields, now, binary=binary)
         pull.view = view
         place = (fields.topic, fields.consumer_group, fields.queue_id)
@@ -308,7 +318,7 @@ class PullPath(Feature, Pulls):
             self._offsets.commit_of_member(*place, fields.commit_offset, now.mono_ms)
         if not self.answer(pull, turn, is_last=not fields.sys_flag & SUSPEND):
             self._hold(pull, now)
-        elif view is None and self.counters.finds != finds:
+        if view is None:
             self._engine.add(pull, expression, kind)
 
     def _checked(self, link: int, opaque: int, fields: PullFields, now: Now, *, binary: bool) -> PullRequest:
@@ -476,8 +486,7 @@ class PullPath(Feature, Pulls):
             self.counters.misses += 1
             self._send(pull, turn, _AGAIN, "NO_MATCHED_MESSAGE", next_offset, end)
             return True
-        self._spent += size
-        self._sent[pull.link] = self._sent.get(pull.link, 0) + size
+        self._note_bytes(pull.link, size)
         fields = pull.fields
         self.counters.note(fields.topic, fields.consumer_group, fields.queue_id, count, size, next_offset)
         self.counters.helped += count if pull.is_helped else 0
@@ -581,8 +590,8 @@ class PullPath(Feature, Pulls):
 
     def note_sent(self, link: int, messages: Messages) -> None:
         """See `Pulls`."""
-        self._spent += messages.size + messages.cost * EVALUATION_BYTES
-        self._sent[link] = self._sent.get(link, 0) + messages.size
+        self._spent += messages.cost * EVALUATION_BYTES
+        self._note_bytes(link, messages.size)
 
     def _cannot_read(self, pull: PullRequest, turn: Turn, error: StoreError) -> None:
         times = self._failed.note(pull.fields.topic, self._now_ms)
@@ -712,16 +721,29 @@ class PullPath(Feature, Pulls):
             limit = min(count, self._releases_left)
             self._shared = {}
             for pull in self.held.first(queue, limit):
-                if self.answer(pull, turn, is_last=is_last):
+                if self._answer_by_engine(pull, turn) or self.answer(pull, turn, is_last=is_last):
                     self.held.release(pull)
                 else:
                     self.held.hold_again(queue, pull)
+            self._engine.end()
             self._shared = None
             self._releases_left -= limit
             if count > limit:
                 self._woken[queue] = count - limit, is_last
             else:
                 del self._woken[queue]
+
+    def _answer_by_engine(self, pull: PullRequest, turn: Turn) -> bool:
+        """Have the engine answer a held pull; False if it leaves it to `answer`."""
+        may_answer = not self._quotas.limits_groups and self._room(pull.link) > 0
+        response = self._engine.respond(pull, self._turn.serving) if may_answer else None
+        if response is None:
+            self._engine.end()
+            return False
+        pull.is_answered = True
+        self._note_bytes(pull.link, self._engine.sent_bytes)
+        turn.send(pull.link, response)
+        return True
 
     def run_due(self, turn: Turn, now: Now) -> None:
         """Answer held pulls whose deadline has passed, up to RELEASED_PER_TURN_MAX in a turn."""
@@ -730,3 +752,7 @@ class PullPath(Feature, Pulls):
         self._releases_left -= len(pulls)
         for pull in pulls:
             self.answer(pull, turn, is_last=True)
+
+
+def _refusal(opaque: int, refused: PullRefused, *, binary: bool = False) -> Command:
+    return Command(refused.code, opaque, FLAG_RESPONSE, refused.remark, refused.fields, binary=binary)

@@ -6,6 +6,7 @@ Source: RocketMQ PullRequest.
 from tandemq.broker.filter.selector import MessageSelector
 from tandemq.broker.kernel.pulls import AnswerView
 from tandemq.codec.remoting.requests import PullFields
+from tandemq.engine import PullTarget
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.storage.consume_queue import ConsumeQueue
 
@@ -27,6 +28,7 @@ class PullRequest:
         "queue",
         "scan_offset",
         "selector",
+        "target",
         "view",
     )
 
@@ -56,6 +58,8 @@ class PullRequest:
         self.is_replica = is_replica
         self.view: AnswerView | None = None
         """How the answer is shown; None: as it is."""
+        self.target: PullTarget | None = None
+        """What the engine reads for it; None: it is answered in Python."""
         self.scan_offset = fields.queue_offset
         """Queue offset from which on entries are examined; no entry below it matches."""
         self.deadline_ms = 0
