@@ -208,9 +208,8 @@ class PullPair:
             fields["bname"] = "broker \\ ü"
         texts = {key: str(value) for key, value in fields.items()}
         flag = random.choice((1, 2)) if is_odd and random.random() < 0.2 else 0
-        return Command(
-            RequestCode.PULL_MESSAGE, opaque, flag, fields=texts, language="JAVA", binary=random.random() < 0.4
-        )
+        code = random.choice((RequestCode.PULL_MESSAGE, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+        return Command(code, opaque, flag, fields=texts, language="JAVA", binary=random.random() < 0.4)
 
     def _new_consumer(self) -> dict[str, object]:
         """Return the fields that all pulls of a consumer share."""
@@ -219,7 +218,7 @@ class PullPair:
             random.choice(TOPICS),
             consumerGroup=random.choice((*GROUPS, *GROUPS, "unknown")),
             queueId=random.randrange(QUEUES),
-            sysFlag=random.choice((0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 12)),
+            sysFlag=random.choice((0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 12, 20)),
             subscription=random.choice(EXPRESSIONS),
             subVersion=random.choice((0, 0, START_WALL_MS)),
         )

@@ -4,7 +4,7 @@ cdef enum:
     COMMIT_OFFSET = 1
     SUSPEND = 2
     OWN_SUBSCRIPTION = 4
-    ORDINARY_FLAGS = 7
+    ORDINARY_FLAGS = 23  # with that of a lite pull
     PULLS_AT_ONCE = 32
     PULLED_BYTES_AT_ONCE = 1 << 20
     PULL_KEY_BYTES_MAX = 1024

@@ -325,7 +325,7 @@ cdef bint take_ext_fields(Cursor *cursor, Header *header) noexcept:
 
 
 cdef bint read_json(Bytes data, Py_ssize_t size, Header *header, int64_t code=-1) noexcept:
-    """Read a JSON header. `code`: that which it must have; -1: one of a send."""
+    """Read a JSON header. `code`: see `is_code`."""
     cdef Cursor cursor
     cdef Text name, value
     cdef bint has_escapes
@@ -342,7 +342,7 @@ cdef bint read_json(Bytes data, Py_ssize_t size, Header *header, int64_t code=-1
             bit = 1
             if not take_int32(&cursor, &header.code):
                 return False
-            if not (is_taken(header.code) if code < 0 else header.code == code):
+            if not is_code(header.code, code):
                 return False
         elif is_named(name.data, name.size, b"flag", 4):
             bit = 2
@@ -385,12 +385,15 @@ cdef bint read_json(Bytes data, Py_ssize_t size, Header *header, int64_t code=-1
     return cursor.at == cursor.end and seen & 17 == 17
 
 
-cdef inline bint is_taken(int64_t code) noexcept:
-    return code == 310 or code == 320 or code == 10 or code == END_TRANSACTION
+cdef inline bint is_code(int64_t code, int64_t wanted) noexcept:
+    """Whether a request has the wanted code; -1: one of a send. Lite pulls count as pulls."""
+    if wanted < 0:
+        return code == 310 or code == 320 or code == 10 or code == END_TRANSACTION
+    return code == wanted or (wanted == PULL_MESSAGE and code == LITE_PULL_MESSAGE)
 
 
 cdef bint read_binary(Bytes data, Py_ssize_t size, Header *header, int64_t code=-1) noexcept:
-    """Read a binary header. `code`: that which it must have; -1: one of a send."""
+    """Read a binary header. `code`: see `is_code`."""
     cdef Py_ssize_t at, end, length
     cdef Text name, value
     if size < 21:
@@ -398,7 +401,7 @@ cdef bint read_binary(Bytes data, Py_ssize_t size, Header *header, int64_t code=
     header.code = big_16(data)
     header.opaque = <int32_t>big_32(data + 5)
     header.flag = <int32_t>big_32(data + 9)
-    if not (is_taken(header.code) if code < 0 else header.code == code) or <int32_t>big_32(data + 13) > 0:
+    if not is_code(header.code, code) or <int32_t>big_32(data + 13) > 0:
         return False
     length = <int32_t>big_32(data + 17)
     at = 21

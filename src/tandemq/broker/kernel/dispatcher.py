@@ -150,7 +150,8 @@ class Dispatcher:
         """Answer any request, whose frame begins at a position; False if the connection has to be closed."""
         form, header, _ = frame
         is_checked = self._guard.is_on
-        is_pull = form == FORM_JSON and b'"code":11,' in header and link.kind is LinkKind.REMOTING
+        has_code = b'"code":11,' in header or b'"code":361,' in header
+        is_pull = form == FORM_JSON and has_code and link.kind is LinkKind.REMOTING
         if is_pull and not is_checked and self._pulls.take_frame(link.number, header, turn, now):
             return True
         command = self._decoded(link, frame, turn, now)
@@ -247,7 +248,8 @@ def _refuse_unknown(_link: Link, command: Command, _now: Now) -> Command:
 
 
 _UNKNOWN = Request(_refuse_unknown)
-_PULL_STARTS = (b'{"code":%d,' % RequestCode.PULL_MESSAGE, RequestCode.PULL_MESSAGE.to_bytes(2))
+_PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+_PULL_STARTS = (*(b'{"code":%d,' % code for code in _PULLS), *(code.to_bytes(2) for code in _PULLS))
 """What headers of pulls begin with, as JSON of most clients, and in binary form."""
 _ACK_CODE = b"%d" % RequestCode.ACK_MESSAGE
 """Whatever spaces and order the fields of a JSON header have; the engine looks at the rest."""

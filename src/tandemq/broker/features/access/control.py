@@ -52,6 +52,7 @@ GRANTS_KEPT_MAX = 1_024
 """Maximum number of rights remembered for the user of a connection."""
 OFFSET_DIGITS = 19
 """Digits of the least number that is no log offset."""
+_PULLS = (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE)
 WAITING = frozenset((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.POP_MESSAGE, Code.NOTIFICATION))
 """Requests that wait for messages."""
 ENDED_PER_TURN = 64
@@ -233,7 +234,7 @@ class AccessControl(Feature, RequestGuard):
 
     def _remember(self, link: int, user: AclUser, command: Command, needs: list[Need] | None) -> None:
         """Remember what a user may do on a connection, for requests that the engine takes. `needs` None: everything."""
-        if command.code not in ENGINE_SENDS and command.code not in (Code.ACK_MESSAGE, Code.PULL_MESSAGE):
+        if command.code not in ENGINE_SENDS and command.code not in (Code.ACK_MESSAGE, *_PULLS):
             return
         if user.username.startswith(RESERVED_PREFIX):  # its key may be withdrawn without a change of a table
             return
@@ -252,7 +253,7 @@ class AccessControl(Feature, RequestGuard):
             sender.pulls.clear()
         if command.code == Code.ACK_MESSAGE:
             sender.pops.add((command.fields["consumerGroup"], command.fields["topic"]))
-        elif command.code == Code.PULL_MESSAGE:
+        elif command.code in _PULLS:
             sender.pulls.add((command.fields["consumerGroup"], command.fields["topic"]))
         elif len(needs) == 1 and needs[0].kind is ResourceKind.TOPIC:
             sender.topics.add(needs[0].name)
