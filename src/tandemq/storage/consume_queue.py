@@ -115,7 +115,7 @@ class ConsumeQueue(QueueTail):
         self.queue_id = queue_id
         self._file_bytes = file_bytes
         self._files = files
-        self._segments = SegmentLog(disk, files, f"consumequeue/{topic}/{queue_id}", file_bytes, is_derived=True)
+        self._segments = SegmentLog(disk, files, queue_directory(topic, queue_id), file_bytes, is_derived=True)
         self.start_tail(self._find_written_end())
         self.min_offset = self._segments.start // QUEUE_ENTRY_BYTES
         self._plausible_end = -1
@@ -423,9 +423,19 @@ class ConsumeQueue(QueueTail):
 
     def destroy(self) -> None:
         """Delete the files."""
+        self.close()
+        self._segments.destroy()
+
+    def close(self) -> None:
+        """Drop all entries in memory, and close the files, for the caller to delete."""
         self._files.forget_ahead(self)
         self.start_tail(self.max_offset)
-        self._segments.destroy()
+        self._segments.close()
+
+
+def queue_directory(topic: str, queue_id: int) -> str:
+    """Return the directory of a queue's files."""
+    return f"consumequeue/{topic}/{queue_id}"
 
 
 def unpack_entries(entries: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:

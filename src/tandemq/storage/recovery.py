@@ -398,10 +398,10 @@ def _empty_queues(store: Store, marks: Marks | None, begin: int) -> None:
     Entries of records deleted from the log are kept: they show which queue offsets are in use.
     """
     _note_rebuild(store, marks)
-    for key, queue in list(store.queues.items()):
+    for queue in list(store.queues.values()):
         if _lacks_beginning(store, queue) or _begins_late(store, queue, begin):
             queue.destroy()
-            del store.queues[key]
+            store.forget_queue(queue)
         else:
             queue.truncate_from(store.log.start, wipes=True)
     store.dirty_queues.clear()

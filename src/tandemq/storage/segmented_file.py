@@ -308,10 +308,14 @@ class SegmentLog:
 
     def destroy(self) -> None:
         """Delete the directory with all files."""
+        self.close()
+        self._disk.remove(self.directory)
+
+    def close(self) -> None:
+        """Close all files, of which none is used any more."""
         for start in self.starts:
             self._files.drop(self.path(start))
         self.starts.clear()
-        self._disk.remove(self.directory)
 
     def files_between(self, start: int, end: int) -> list[File]:
         """Return the open files that hold bytes of `[start, end)`: a sync of that range must include them."""

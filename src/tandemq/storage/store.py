@@ -28,6 +28,7 @@ from tandemq.model.message import SysFlag, decode_properties, encode_properties
 from tandemq.model.topic import DELETION_TOPIC, SCHEDULE_TOPIC, topic_name_error
 from tandemq.storage.checkpoint import REBUILDING, Checkpoint, Marks, open_marks, write_checkpoint, write_marks
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, QueueFiles, around
+from tandemq.storage.deleted_queues import DeletedQueues
 from tandemq.storage.key_index import PENDING_MAX, KeyIndex
 from tandemq.storage.log.commit_log import AppendMessageResult, CommitLog, NewMessage
 from tandemq.storage.log.scan import DamagedRange
@@ -101,6 +102,8 @@ class Store:
         self.index = KeyIndex(disk, config.index_slots, config.index_entries) if config.index_enable else None
         self.queue_files = QueueFiles(disk)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._queues_of: dict[str, dict[int, ConsumeQueue]] = {}
+        """The same by topic."""
         self.queues_opened = 0
         """Number of queues opened or created so far."""
         self.without_queues = set(config.without_queues)
@@ -129,7 +132,9 @@ class Store:
         self._woken: list[ConsumeQueue] = []
         """Queues with held pulls that got messages; the long polling service empties the list."""
         self._deleted_until = 0
-        """Log offset after the last record of a deletion; 0 once that record is on the device."""
+        """Log offset after the last record of a deletion; 0 once it is on the device, and the queues are deleted."""
+        self._deleted = DeletedQueues(disk, lambda topic: topic in self._queues_of)
+        """Their files are deleted by `flush_some_queues`."""
         self._on_dropped: list[Callable[[str], None]] = []
         self._load_queues()
 
@@ -154,10 +159,25 @@ class Store:
         """Return a queue; it is created if it does not exist."""
         found = self.queues.get((topic, queue_id))
         if found is None:
+            if self._deleted:
+                self._deleted.remove(topic, queue_id)
             found = ConsumeQueue(self.disk, self.queue_files, topic, queue_id, self.config.queue_file_bytes)
             self.queues[topic, queue_id] = found
+            self._queues_of.setdefault(topic, {})[queue_id] = found
             self.queues_opened += 1
         return found
+
+    def queues_of(self, topic: str) -> list[ConsumeQueue]:
+        """Return the queues of a topic, in the order in which they were opened."""
+        return list(self._queues_of.get(topic, {}).values())
+
+    def forget_queue(self, queue: ConsumeQueue) -> None:
+        """Remove a queue from the table; its files stay."""
+        del self.queues[queue.topic, queue.queue_id]
+        of_topic = self._queues_of[queue.topic]
+        del of_topic[queue.queue_id]
+        if not of_topic:
+            del self._queues_of[queue.topic]
 
     def delete_topic(self, topic: str, store_ms: int) -> None:
         """Write a record of a topic's deletion, then delete its queues. Nothing else may be appended and not committed.
@@ -179,6 +199,7 @@ class Store:
     def drop_topic(self, topic: str) -> None:
         """Delete a topic's queues and the entries staged for them; its records stay in the log until retention."""
         before = self._drop_queues(topic)
+        self._deleted.remove_some(len(self._deleted))
         if self.marks.entries != REBUILDING:
             self.marks.entries -= before
         self.save_marks()
@@ -186,7 +207,7 @@ class Store:
     def _drop_recorded(self, topic: str, log_end: int) -> None:
         """Delete the queues of a topic whose deletion record ends at `log_end` or before.
 
-        Until the log up to `log_end` is on the device, a start rebuilds all queues, since the record can be lost.
+        Until the log up to `log_end` is on the device and all files are deleted, a start rebuilds all queues.
         """
         if self.marks.entries != REBUILDING:
             self.marks.entries = REBUILDING
@@ -197,13 +218,13 @@ class Store:
     def _drop_queues(self, topic: str) -> int:
         """Delete the queues of a topic; return how many entries the marks count for them."""
         self.touched = [queue for queue in self.touched if queue.topic != topic]
-        dropped = [self.queues.pop(key) for key in [key for key in self.queues if key[0] == topic]]
-        flush, entries = self._flushing, 0
+        flush, entries, dropped = self._flushing, 0, self.queues_of(topic)
         for queue in dropped:
+            self.forget_queue(queue)
             self.dirty_queues.pop(queue, None)
             entries += queue.tail_start if flush is None else flush.drop(queue)
-            queue.destroy()
-        self.disk.remove(f"consumequeue/{topic}")
+            queue.close()
+        self._deleted.add(topic, [queue.queue_id for queue in dropped])
         for on_dropped in self._on_dropped:
             on_dropped(topic)
         return entries
@@ -593,21 +614,24 @@ class Store:
         """
         if self._flushing is not None:
             self.flush_some_queues(len(self.queues))
+        self._deleted.remove_some(len(self._deleted))
         self.flush_some_queues(len(self.queues))
 
     def flush_some_queues(self, count: int) -> bool:
         """Begin or continue a flush of the queues; return whether all that was in memory at its beginning is written.
 
-        Writes the entries of up to `count` queues; with the last of them, the marks.
+        Deletes the files of up to `count` deleted queues, and writes the entries of as many; with the last of them, the
+        marks.
 
         Raises:
             DiskFull, DiskFailed: entries that were not written stay in memory; the next call writes them.
         """
-        is_deletion_synced = 0 < self._deleted_until <= self.log.flushed_offset
+        self._deleted.remove_some(count)
+        is_deletion_synced = not self._deleted and 0 < self._deleted_until <= self.log.flushed_offset
         flush = self._flushing
         if flush is None:
             if not (self.dirty_queues or is_deletion_synced or (self.index is not None and self.index.waiting)):
-                return True
+                return not self._deleted
             if self.index is not None:
                 self.index.absorb()
             left = {queue: queue.max_offset for queue in self.dirty_queues}
@@ -624,7 +648,7 @@ class Store:
         self.marks.written = flush.end
         self.marks.entries = REBUILDING if self._deleted_until else flush.entries
         self.save_marks()
-        return True
+        return not self._deleted
 
     def write_queues(self) -> None:
         """Write the queue and index entries that are still in memory, but no marks.

@@ -268,3 +268,54 @@ def test_truncated_deletion_is_undone_when_a_crash_interrupts_the_truncation() -
             return
         assert len(_bodies(store)) == 5, nth
         assert put(store, 9).queue_offset == 5, nth
+
+
+def _with_many_queues(disk: SimDisk) -> Store:
+    store = start(disk)
+    for queue_id in range(40):
+        put(store, queue_id, queue_id=queue_id)
+    put(store, 100, topic="Other")
+    store.commit()
+    store.flush()
+    store.flush_queues()
+    return store
+
+
+@spec("T21")
+def test_files_of_many_queues_are_deleted_some_at_a_time() -> None:
+    disk = SimDisk(Random(1))
+    store = _with_many_queues(disk)
+    store.delete_topic("T", NOW_MS)
+    assert not store.queues_of("T")
+    assert len(disk.list("consumequeue/T")) == 40
+    put(store, 50, queue_id=39)
+    store.commit()
+    store.flush()
+    for left in range(37, 0, -2):
+        assert not store.flush_some_queues(2)
+        assert len(disk.list("consumequeue/T")) - 1 in (left, left - 1)
+    while not store.flush_some_queues(2):
+        pass
+    assert disk.list("consumequeue/T") == ["39"]
+    assert _bodies(store, queue_id=39) == [body_of(50, 20)]
+    store.delete_topic("T", NOW_MS)
+    assert "T" not in disk.list("consumequeue")
+
+
+@spec("T21")
+@pytest.mark.parametrize("parts", range(0, 24, 4))
+def test_crash_while_files_are_deleted_brings_no_queue_back(parts: int) -> None:
+    disk = SimDisk(Random(1))
+    store = _with_many_queues(disk)
+    store.delete_topic("T", NOW_MS)
+    put(store, 50, queue_id=3)
+    store.commit()
+    store.flush()
+    for _ in range(parts):
+        store.flush_some_queues(2)
+    store, _ = reopen(disk)
+    assert _bodies(store, queue_id=3) == [body_of(50, 20)]
+    assert _bodies(store, "Other") == [body_of(100, 20)]
+    assert [queue.queue_id for queue in store.queues_of("T") if queue.max_offset > queue.min_offset] == [3]
+    store.close()
+    assert reopen(disk)[1].checked_from == store.log.end

@@ -209,7 +209,7 @@ class Topics:
         self._leave(name)
         self._unserved[name] = config
         self._store.without_queues.add(name)
-        if any(topic == name for topic, _ in self._store.queues):
+        if self._store.queues_of(name):
             self._store.drop_topic(name)  # beside those of batches they would stop a RocketMQ broker
         log.error("topics: %s; this broker does not serve the topic", _batch_remark(name))
 
@@ -325,7 +325,7 @@ class Topics:
             DiskFull, DiskFailed: the deletion could not be recorded in the log; the topic stays.
         """
         is_known = name in self.table or name in self._unserved
-        if is_known or any(topic == name for topic, _ in self._store.queues):
+        if is_known or self._store.queues_of(name):
             self._store.delete_topic(name, wall_ms)
         self.mappings.remove(name, wall_ms)
         self._leave(name)

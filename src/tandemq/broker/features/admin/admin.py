@@ -46,7 +46,6 @@ from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.pop import TopicKind, pop_retry_topic
 from tandemq.model.text import brief
 from tandemq.model.topic import TopicConfig, group_name_error, topic_name_error
-from tandemq.storage.consume_queue import ConsumeQueue
 
 log = logging.getLogger(__name__)
 LISTED_MAX = 10_000
@@ -204,11 +203,8 @@ class AdminProcessor(Feature):
 
     def _answer_held_pulls(self, topic: str) -> None:
         """Answer the pulls held on the queues of a topic, which nothing would wake once the queues are deleted."""
-        for queue in self._queues_of(topic):
+        for queue in self._store.queues_of(topic):
             self._pulls.end_held(queue, self._turn.out)
-
-    def _queues_of(self, topic: str) -> list[ConsumeQueue]:
-        return [queue for key, queue in self._store.queues.items() if key[0] == topic]
 
     def _on_topic_config(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = read_fields(TopicFields, command.fields).topic
@@ -291,7 +287,7 @@ class AdminProcessor(Feature):
                 return refusal or command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
             groups.forbid(group, topic, now.wall_ms, readable=is_true(fields.readable))
             log.info("admin: group=%s readable=%s topic=%s by %s", group, is_true(fields.readable), topic, link.peer)
-            for queue in self._queues_of(topic):
+            for queue in self._store.queues_of(topic):
                 self._pulls.refuse_forbidden(queue, self._turn.out)
         body = {"group": group, "readable": not groups.forbidden.forbids(group, topic), "topic": topic}
         return command.answer(ResponseCode.SUCCESS, body=dumps(body))

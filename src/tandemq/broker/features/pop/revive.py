@@ -69,7 +69,7 @@ class RecentCheckpoints(LogReading):
 
     def _load(self) -> Iterator[None]:
         store = self._store
-        queues = [queue for (topic, _), queue in store.queues.items() if topic == self._name]
+        queues = store.queues_of(self._name)
         if (timers := store.queues.get((TIMER_TOPIC, 0))) is not None:
             queues.append(timers)
         for queue in queues:
