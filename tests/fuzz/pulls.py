@@ -274,7 +274,7 @@ class PullPair:
             broker.outbox.waiting = waiting
 
     def _hide(self) -> None:
-        self._hidden_bytes = self._random.choice((0, 0, 0, 1, 300, 5_000))
+        self._hidden_bytes = self._random.choice((0, 0, 1, 300, 1_000, 5_000))
 
     def _damage(self) -> None:
         """Change an entry of a queue, so that it names another record, or none."""

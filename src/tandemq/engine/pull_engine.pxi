@@ -321,9 +321,10 @@ cdef class PullEngine:
         bint is_binary,
     ):
         cdef Choice choice
-        if not target.queue.min_offset <= offset < self.shown_end(target.queue):
+        cdef int64_t end = self.shown_end(target.queue)
+        if not target.queue.min_offset <= offset < end:
             return None
-        return self.found(target, 1 if is_binary else 0, opaque, max(offset, scan_offset), most, is_bulk, &choice)
+        return self.found(target, 1 if is_binary else 0, opaque, max(offset, scan_offset), end, most, is_bulk, &choice)
 
     cdef PullTarget find(self, const PullText *pull):
         """Return what a pull reads; None if it is not known, or if anything changed by which it was allowed."""
@@ -370,7 +371,7 @@ cdef class PullEngine:
         if offset == end and pull.sys_flag & SUSPEND:
             response = None
         elif target.queue.min_offset <= offset < end:
-            response = self.found(target, form, opaque, offset, pull.most, pull.is_bulk, &choice)
+            response = self.found(target, form, opaque, offset, end, pull.most, pull.is_bulk, &choice)
             if response is None:
                 if choice.count or choice.next_offset < end or not pull.sys_flag & SUSPEND:
                     return 0
@@ -388,22 +389,32 @@ cdef class PullEngine:
         return 1
 
     cdef int64_t shown_end(self, QueueTail queue) noexcept:
-        """Return the end of a queue of which all messages may be shown; -1 for another one."""
-        if self.visible_end < self.written_end and queue.last_log_end > self.visible_end:
+        """Return the queue offset behind the last message that may be shown; -1 if memory does not show it."""
+        cdef Bytes entries = queue.entries.data
+        cdef int64_t low = 0, high = queue.max_offset - queue.tail_start, middle
+        if self.visible_end >= self.written_end or queue.last_log_end <= self.visible_end:
+            return queue.max_offset
+        if not 0 < high <= queue.entries.size // ENTRY_BYTES or <int64_t>big_64(entries) >= self.visible_end:
             return -1
-        return queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if <int64_t>big_64(entries + middle * ENTRY_BYTES) < self.visible_end:
+                low = middle + 1
+            else:
+                high = middle
+        return queue.tail_start + low
 
     cdef bytes found(
-        self, PullTarget target, int form, int64_t opaque, int64_t offset, int64_t most, bint is_bulk, Choice *choice
+        self, PullTarget target, int form, int64_t opaque, int64_t offset, int64_t end, int64_t most, bint is_bulk,
+        Choice *choice,
     ):
         """Return the response to a pull; None if it has to wait for messages, or is left to the handler.
 
-        It has to wait if `choice.count` is 0 and `choice.next_offset` is the end of the queue.
+        It has to wait if `choice.count` is 0 and `choice.next_offset` is `end`, that of the messages that may be shown.
         """
         cdef QueueTail queue = target.queue
         cdef PyObject *counts
         cdef Text topic
-        cdef int64_t end = queue.max_offset
         cdef Py_ssize_t head
         cdef bytes response
         choice.count = 1
