@@ -37,7 +37,7 @@ class EnginePulls:
         self._damages = kernel.damages
         self._counters = counters
         self._is_begun = False
-        """Whether the engine is prepared for calls, with the bytes of this turn."""
+        """Whether a run of calls of `respond` is in progress."""
         self.sent_bytes = 0
         """Bytes of the messages in the responses of the last call."""
         self.engine = PullEngine(
@@ -83,7 +83,10 @@ class EnginePulls:
 
         Nothing else may read before `end`.
         """
-        if pull.target is None or not (self._is_begun or self._begin(serving)):
+        if pull.target is None:
+            return None
+        self._is_begun = self._is_begun or self._begin(serving)
+        if not self._is_begun:
             return None
         before = self.engine.bytes
         fields, is_bulk = pull.fields, pull.fields.bulk == "true"
@@ -103,7 +106,6 @@ class EnginePulls:
             return False
         commits_pulled = serving.takes_pulled_commits
         self._store.log.reader.begin_pulls(self.engine, serving.visible_end, commits_pulled=commits_pulled)
-        self._is_begun = True
         return True
 
     def _end(self) -> None:
