@@ -166,7 +166,8 @@ def _creation(operation: Create, keys: Keys, lease: int) -> Request:
             *({"target": "LEASE", "result": "EQUAL", "key": parent, "lease": "0"} for parent in parents),
         ],
         "success": [*making, {"request_put": put}],
-        "failure": [_look(key), *map(_look, parents)],
+        # With `keys_only`, etcd 3.7 leaves out the lease.
+        "failure": [_look(key), *({"request_range": {"key": parent}} for parent in parents)],
     }
 
 
