@@ -293,7 +293,7 @@ def test_refusing_registry_says_what_to_do(gateway: ScriptedGateway) -> None:
     gateway.script["lease/grant"].extend([lambda _: error(400, 3, "user name is empty")] * 9)
     (found,) = registry_findings(parse_address(f"etcd://{gateway.host}"))
     assert found.level is PROBLEM
-    assert "add ?user=NAME&passwordFile=FILE to the address" in found.text
+    assert "add user=NAME&passwordFile=FILE to the address" in found.text
 
 
 def test_registry_of_a_single_name_server_is_a_warning_beyond_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from ssl import SSLContext
+from ssl import SSLContext, SSLEOFError, SSLZeroReturnError
 from typing import Any, TypeVar
 
 from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, ProtocolError, RemoteError
@@ -26,6 +26,11 @@ RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNAUTHENTICATED = 8, 9, 16
 NO_SPACE = "database space exceeded"
 _NO_TOKEN = ("user name is empty", "revision of auth store is old")
 """Errors of requests whose token is missing or outdated, beside UNAUTHENTICATED."""
+_CLOSED = (SSLEOFError, SSLZeroReturnError, ConnectionResetError, BrokenPipeError)
+"""How a connection ends before the first answer; http.client's own error is one of them, too."""
+_WANTS_CERTIFICATE = "it may require a certificate of this client, cert and key in the address"
+"""In TLS 1.3 a server refuses the client's certificate after the handshake, and its alert may be lost."""
+_WANTS_TLS = "if it uses TLS, add ca=FILE or tls=true to the address"
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 _T = TypeVar("_T")
 
@@ -67,6 +72,8 @@ class Gateway:
             self._connection = HTTPSConnection(self._name, int(port), timeout=seconds, context=tls)
         self._connection.auto_open = 0  # a lost connection is reported, never replaced
         self._socket: socket.socket | None = None
+        self._has_tls = tls is not None
+        self._has_answered = False
         self._is_interrupted = False
 
     def connect(self) -> None:
@@ -132,6 +139,8 @@ class Gateway:
     def _text(self, error: Exception, *, is_open: bool) -> str:
         if isinstance(error, TimeoutError):
             return f"{self.host} does not answer"
+        if is_open and not self._has_answered and isinstance(error, _CLOSED):
+            return f"{self.host} closed the connection: {_WANTS_CERTIFICATE if self._has_tls else _WANTS_TLS}"
         text = explain(error, self._name, is_open=is_open) if isinstance(error, OSError) else str(error)
         return f"{self.host}: {text or type(error).__name__}"
 
@@ -140,17 +149,18 @@ class Gateway:
         if self.token:
             headers["Authorization"] = self.token
         self._connection.request("POST", f"/v3/{method}", encoded(request), headers)
-        return self._connection.getresponse()
+        response = self._connection.getresponse()
+        self._has_answered = True
+        return response
 
     def _error(self, method: str, status: int, body: bytes) -> RemoteError | NetworkError:
         try:
             found = decoded(body, ErrorAnswer)
         except ProtocolError:
-            if status != 404:
-                return OutcomeUnknown(f"{self.host}: HTTP status {status} instead of an answer to {method}")
-            return NotConnected(
-                f"{self.host}: there is no /v3/{method}", hint="etcd 3.4 or newer is needed, with its gRPC gateway"
-            )
+            if status == 404:
+                hint = "etcd 3.4 or newer is needed, with its gRPC gateway"
+                return NotConnected(f"{self.host}: there is no /v3/{method}", hint=hint)
+            return OutcomeUnknown(f"{self.host}: HTTP status {status} instead of an answer to {method}")
         text = (found.message or found.error).removeprefix("etcdserver: ")
         return EtcdError(f"etcd {self.host}: {text}", found.code)
 

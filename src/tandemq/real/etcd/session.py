@@ -456,9 +456,10 @@ def _explained(error: TandemError, address: RegistryAddress) -> TandemError:
     """Return an error with a hint where etcd's access control is the cause."""
     if not isinstance(error, EtcdError):
         return error
-    if error.wants_token and not address.access.user:
-        return EtcdError(str(error.args[0]), error.status, hint="add ?user=NAME&passwordFile=FILE to the address")
-    if error.status == PERMISSION_DENIED:
+    is_denied = error.status == PERMISSION_DENIED
+    if (error.wants_token or is_denied) and not address.access.user:
+        return EtcdError(str(error.args[0]), error.status, hint="add user=NAME&passwordFile=FILE to the address")
+    if is_denied:
         what = f"grant-permission ROLE --prefix=true readwrite {address.prefix}/tandemq"
         return EtcdError(str(error.args[0]), error.status, hint=f"etcdctl role {what}")
     return error

@@ -255,11 +255,12 @@ def test_wrong_password_is_a_refusal(gateway: ScriptedGateway, begin: Begin) -> 
 def test_missing_user_is_a_refusal_that_says_what_to_do(gateway: ScriptedGateway, begin: Begin) -> None:
     gateway.script["lease/grant"].extend([lambda _: error(400, 3, "user name is empty")] * 100)
     client = begin()
-    wait_until(lambda: "add ?user=NAME&passwordFile=FILE to the address" in client.registry.refusal, "refused")
+    wait_until(lambda: "add user=NAME&passwordFile=FILE to the address" in client.registry.refusal, "refused")
 
 
 def test_operation_without_permission_is_refused_with_the_command(gateway: ScriptedGateway, begin: Begin) -> None:
-    client = begin(parameters="/apps")
+    token(gateway, "one")
+    client = begin(parameters="/apps?user=mq&passwordFile=/unused", password="secret")
     client.wait(SessionUp)
     gateway.script["kv/txn"].append(lambda _: error(403, 7, "permission denied"))
     outcome = client.do(Create("/a", b""))
