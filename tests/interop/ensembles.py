@@ -15,6 +15,8 @@ from tests.interop.java import LOOPBACK, wait_until
 from tests.interop.zookeeper import ZooKeeper
 
 KINDS = ("zookeeper", "etcd")
+ZOOKEEPER_TICK_MS = 500
+"""The longest with which a session of 2 s is granted."""
 LEADER, FOLLOWER = "leader", "follower"
 Server = ZooKeeper | Etcd
 
@@ -24,7 +26,8 @@ class Ensemble:
 
     def __init__(self, kind: str, directory: Path) -> None:
         """`kind`: one of KINDS."""
-        self.servers: list[Server] = [*(zookeeper if kind == "zookeeper" else etcd).quorum(directory)]
+        zookeepers = zookeeper.quorum(directory, tick_ms=ZOOKEEPER_TICK_MS) if kind == "zookeeper" else []
+        self.servers: list[Server] = [*zookeepers] or [*etcd.quorum(directory)]
         self.hosts = ",".join(server.address for server in self.servers)
         self.address = f"{kind}://{self.hosts}"
         """As brokers have it."""
