@@ -20,7 +20,7 @@ from random import SystemRandom
 from typing import Any, TypeVar
 
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ConfigError, NetworkError, OutcomeUnknown, RemoteError, TandemError
+from tandemq.errors import ConfigError, NetworkError, OutcomeUnknown, ProtocolError, RemoteError, TandemError
 from tandemq.real.clock import read_clock
 from tandemq.real.etcd import transactions
 from tandemq.real.etcd.gateway import FAILED_PRECONDITION, LEASE_NOT_FOUND, PERMISSION_DENIED, EtcdError, Gateway
@@ -121,7 +121,8 @@ class EtcdRegistry:
         self._stream_problem = ""
         self._gateway: Gateway | None = None
         # Only the session's thread uses these.
-        self._lease = 0
+        self._lease = self._announced = 0
+        """The lease, and the last one that was reported by SessionUp; 0: none."""
         self._fence = Fence(b"", 0)
         self._witness = (0, 0)
         """Member and Raft term of the last answer that went through a majority."""
@@ -261,8 +262,10 @@ class EtcdRegistry:
             return None
         if not answer.succeeded:
             return None
-        (written,) = answer.found(1)
-        self._fence = Fence(key, written.version)
+        written = answer.found(1)
+        if not written:
+            raise ProtocolError(f"{gateway.host}: the session's key was written, and is not there")
+        self._fence = Fence(key, written[0].version)
         self._witness = answer.header.member_id, answer.header.raft_term
         return answer.header
 
@@ -424,6 +427,7 @@ class EtcdRegistry:
             self.problem = self.refusal = self._stream_problem = ""
             self._watches = Watches(header.revision)
             self._events.append(SessionUp(self._lease, timeout_ms))
+            self._announced = self._lease
         _log.info("registry session up hosts=%s session=%x timeout_ms=%d", self.address.hosts, self._lease, timeout_ms)
         self._wake()
 
@@ -446,10 +450,11 @@ class EtcdRegistry:
         self._wake()
 
     def _lost(self) -> None:
-        _log.warning("registry session lost hosts=%s session=%x", self.address.hosts, self._lease)
-        self._events.append(SessionLost())
+        if self._lease == self._announced:
+            _log.warning("registry session lost hosts=%s session=%x", self.address.hosts, self._lease)
+            self._events.append(SessionLost())
+            self._wake()
         self._lease = 0
-        self._wake()
 
 
 def _explained(error: TandemError, address: RegistryAddress) -> TandemError:

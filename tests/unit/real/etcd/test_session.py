@@ -25,7 +25,7 @@ from tandemq.registry import (
     Write,
 )
 from tests.blackbox.programs import wait_until
-from tests.unit.real.etcd.scripted_gateway import CUT, LEASE, Client, ScriptedGateway, error, event
+from tests.unit.real.etcd.scripted_gateway import CUT, LEASE, Answer, Client, ScriptedGateway, error, event
 
 Begin = Callable[..., Client]
 
@@ -146,6 +146,15 @@ def test_write_after_another_connection_took_the_session_is_unknown(gateway: Scr
     assert client.do(Write("/a", b"", 0)) == Unknown()
     client.wait(SessionUp, 2)
     assert client.count(SessionLost) == 0
+
+
+@pytest.mark.parametrize("answer", [CUT, (200, {"header": {}, "succeeded": True})])
+def test_session_that_was_never_up_is_not_lost(gateway: ScriptedGateway, begin: Begin, answer: Answer) -> None:
+    gateway.script["kv/txn"].append(lambda _: answer)
+    client = begin()
+    client.wait(SessionUp)
+    assert client.kinds() == ["SessionUp"]
+    assert gateway.count("lease/revoke") == 1
 
 
 def test_close_ends_the_lease(gateway: ScriptedGateway, begin: Begin) -> None:
