@@ -118,7 +118,7 @@ test-python: $(READY)  ## those of the packages that call the engine, with the e
 	TANDEMQ_ENGINE=python $(PYTEST) $(OF_ENGINE) -n 2 --dist worksteal -m "not slow and not system and not services" \
 		$(TIMES) $(CHOSEN)
 
-services: needs-services $(READY)  ## tests with servers of the system's packages: Redis, ZooKeeper on Java, openssl; k=name selects
+services: needs-services $(READY)  ## tests with servers of the system's packages: Redis, ZooKeeper on Java, etcd, openssl; k=name selects
 	$(PYTEST) tests/unit tests/blackbox $(OF_SPARK:%=--ignore=%) -n 2 --dist worksteal -m "services and not slow" $(TIMES) $(CHOSEN)
 
 mutations: $(READY)  ## the simulation notices each mutation of the brokers; k=name selects

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.processes import FaultyChild
-from chaos.proxy import Behaviour, Proxy, ProxyLoop
+from chaos.proxy import Behaviour, Proxies, Proxy, ProxyLoop
 from tandemq.client.connection import try_request
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -37,7 +37,7 @@ class Broker(BrokerChild, FaultyChild):
         self,
         number: int,
         directory: Path,
-        registry: Proxy | None,
+        registry: Proxies | None,
         where: ProxyLoop,
         settings: Mapping[str, Setting],
         *,

@@ -17,6 +17,7 @@ from tandemq.client.connection import try_request
 from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
+from tests.interop.ensembles import Ensemble
 
 OBEYS_SECONDS = 20.0
 """Time limit for a configuration change to take effect."""
@@ -57,14 +58,17 @@ class Faults:
             "network": self._network,
             "restart": self._restart,
         }
+        if world.ensemble is not None:
+            self._kinds["kill-registry"] = partial(self._kill_registry, world.ensemble)
         of_shards: dict[str, Callable[[Broker, float], None]] = {}
         if world.shard is not None:
             of_shards = {"kill-shard": self._kill_shard, "kill-supervisor": self._kill_supervisor}
         self._kinds |= of_shards
         if world.mode is Mode.STATIC:  # an operator edits settings there
             del self._kinds["configure"], self._kinds["switch"]
-        self._names = sorted(self._kinds) + 2 * sorted(of_shards)
-        """What is drawn from: faults of shards count three times."""
+        of_registry = ["kill-registry"] if world.ensemble is not None else []
+        self._names = sorted(self._kinds) + 2 * (sorted(of_shards) + of_registry)
+        """What is drawn from: faults of shards and of the registry count three times."""
 
     def run(self, seconds: float) -> None:
         """Inject one fault after the other for this long."""
@@ -117,6 +121,20 @@ class Faults:
         machine.kill_supervisor()
         time.sleep(seconds)
         machine.start()
+
+    def _kill_registry(self, ensemble: Ensemble, broker: Broker, seconds: float) -> None:
+        """Kill a server of the registry, in half the cases together with a broker."""
+        server = self._random.choice(ensemble.servers)
+        with_broker = self._random.random() < 0.5
+        self._more = {"server": server.name, "with_broker": with_broker}
+        server.kill()
+        if with_broker:
+            broker.kill()
+        time.sleep(seconds)
+        server.begin_start()
+        if with_broker:
+            broker.start()
+        ensemble.wait_whole()
 
     def _pause(self, child: FaultyChild, seconds: float) -> None:
         child.pause(seconds)

@@ -21,7 +21,7 @@ from typing import Any
 
 from chaos.brokers import GROUP, START_SECONDS, Broker
 from chaos.processes import mono_ms
-from chaos.proxy import Behaviour, Proxy, ProxyLoop
+from chaos.proxy import Behaviour, Proxies, Proxy, ProxyLoop
 from tandemq.config.shards import PORT_DISTANCE, shard_name, shard_store
 from tandemq.errors import LocalError
 from tandemq.run.ports import Setting
@@ -39,7 +39,7 @@ class Machine(Broker):
         self,
         number: int,
         directory: Path,
-        registry: Proxy | None,
+        registry: Proxies | None,
         where: ProxyLoop,
         settings: Mapping[str, Setting],
         *,

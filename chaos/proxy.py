@@ -42,6 +42,21 @@ class ProxyLoop:
         await asyncio.gather(*others, return_exceptions=True)
 
 
+class Proxies:
+    """Proxies of one broker to all servers of its registry, which behave alike."""
+
+    def __init__(self, where: ProxyLoop, hosts: str) -> None:
+        """Start to listen; `hosts`: "host:port,host:port" of the servers."""
+        targets = [host.rpartition(":") for host in hosts.split(",")]
+        self._proxies = [Proxy(where, ("127.0.0.1", 0), (name, int(port))) for name, _, port in targets]
+        self.address = ",".join(proxy.address for proxy in self._proxies)
+
+    def behave(self, behaviour: Behaviour) -> None:
+        """Change the behaviour; callable from any thread."""
+        for proxy in self._proxies:
+            proxy.behave(behaviour)
+
+
 class Proxy:
     """Forwards connections from one address to another."""
 

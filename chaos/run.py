@@ -1,7 +1,8 @@
 """`make chaos`: real brokers on a real registry under kills, stops, cut connections and failing devices, then checked.
 
-    python -m chaos.run                             200 runs of 20 seconds, on ZooKeeper and the name server in turn
+    python -m chaos.run                             200 runs of 20 seconds, on all registries in turn
     python -m chaos.run --runs 1 --seed 7 --keep    one of them again, its logs kept
+    python -m chaos.run --registry etcd3            on three servers of etcd, which are killed too
 
 Each run draws mode, members, registry, static topic and faults from its seed, and writes a JSON report. Exit code 3 if
 there was a violation, 130 if it was interrupted. Checks: `chaos.history`, `logical_history`, `permissions`, `stores`,
@@ -19,8 +20,10 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -43,6 +46,8 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
 from tandemq.run.ports import Setting
+from tests.interop.ensembles import ZOOKEEPER_TICK_MS, Ensemble
+from tests.interop.etcd import Etcd
 from tests.interop.java import java_executable
 from tests.interop.zookeeper import ZooKeeper
 
@@ -54,16 +59,19 @@ SHARDED = 1 / 4
 """Share of the runs in which members are machines with two shards, see `chaos.machines`."""
 STATIC_TOPICS = 1 / 3
 """Share of the runs with a static topic over the group and a broker beside it."""
-_ZOOKEEPER_TICK_MS = 500
+REGISTRIES = ("namesrv", "zookeeper", "zookeeper3", "etcd", "etcd3")
+"""The name server's, one server, or three that agree."""
 _VIOLATIONS_SHOWN = 50
 
 
-def run(seed: int, seconds: float, directory: Path, zookeeper: str, *, shards: bool | None = None) -> dict[str, Any]:
+def run(
+    seed: int, seconds: float, directory: Path, registry: Registry, *, shards: bool | None = None
+) -> dict[str, Any]:
     """Run one seed; return its report. `shards`: whether members have shards; None: the seed decides."""
     random = Random(seed)
     mode = random.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME, Mode.STATIC))
     members = random.choice((2, 3))
-    registry = random.choice((zookeeper, "")) if zookeeper else ""
+    random.choice("ab")  # decided on the registry once; all further choices of a seed stay what they were
     flush = {"flushDiskType": random.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))}
     settings: dict[str, Setting] = {**flush, "messageDelayLevel": DELAYS}
     settings |= transactions.SETTINGS | timers.SETTINGS | filters.SETTINGS | grpc_clients.SETTINGS
@@ -80,7 +88,7 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str, *, shards: b
         "seed": seed,
         "mode": mode.value,
         "members": members,
-        "registry": "zookeeper" if registry else "namesrv",
+        "registry": registry.kind,
         **flush,
         "slaveReads": reads_from_slaves,
         "shard": shard,
@@ -93,7 +101,8 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str, *, shards: b
         directory,
         mode=mode,
         members=members,
-        registry=registry,
+        registry=registry.address,
+        ensemble=registry.ensemble,
         settings=settings,
         neighbour=neighbour,
         shard=shard,
@@ -212,14 +221,35 @@ def _told(violations: list[str]) -> list[str]:
     return violations if more <= 0 else [*violations[:_VIOLATIONS_SHOWN], f"… and {more} more"]
 
 
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The registry of one run. `address`: "" for the name server's; `ensemble`: its servers, if there are three."""
+
+    kind: str
+    address: str = ""
+    ensemble: Ensemble | None = None
+
+
+def _kind_of(seed: int) -> str:
+    """Return the registry of a seed, among those whose servers this machine has."""
+    java = all(map(shutil.which, (java_executable(), os.environ.get("MAVEN", "mvn"))))
+    found = [kind for kind in REGISTRIES if java or not kind.startswith("zookeeper")]
+    found = [kind for kind in found if shutil.which("etcd") or not kind.startswith("etcd")]
+    return Random(f"{seed}-registry").choice(found)
+
+
 @contextmanager
-def _zookeeper(directory: Path) -> Iterator[str]:
-    if not all(map(shutil.which, (java_executable(), os.environ.get("MAVEN", "mvn")))):
-        yield ""
-        return
-    with ZooKeeper(directory, tick_ms=_ZOOKEEPER_TICK_MS) as server:
-        server.start()
-        yield server.address
+def _registry(kind: str, directory: Path) -> Iterator[Registry]:
+    if kind == "namesrv":
+        yield Registry(kind)
+    elif kind.endswith("3"):
+        with Ensemble(kind.removesuffix("3"), directory) as ensemble:
+            yield Registry(kind, ensemble.address, ensemble)
+    else:
+        alone = ZooKeeper(directory, tick_ms=ZOOKEEPER_TICK_MS) if kind == "zookeeper" else Etcd(directory)
+        with alone:
+            alone.start()
+            yield Registry(kind, f"{kind}://{alone.address}")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -234,31 +264,33 @@ def main(arguments: list[str] | None = None) -> int:
         action=argparse.BooleanOptionalAction,
         help="members with shards, or none: not as the seed draws",
     )
+    parser.add_argument("--registry", choices=REGISTRIES, help="not as the seed draws")
     parser.add_argument("--keep", action="store_true", help="keep stores and logs of every run, not of bad ones alone")
     args = parser.parse_args(arguments)
     console = Console(width=140, highlight=False)
     args.reports.mkdir(parents=True, exist_ok=True)
-    bad = on_zookeeper = done = 0
+    bad = done = 0
+    registries: Counter[str] = Counter()
     try:
         for seed in range(args.seed, args.seed + args.runs):
             report = _one(seed, args, console)
             done += 1
             bad += bool(report["violations"])
-            on_zookeeper += report.get("registry") == "zookeeper"
+            registries[report.get("registry", "none")] += 1
     except KeyboardInterrupt:
         console.print("interrupted: the run that was under way does not count")
-    console.print(f"{done} runs, {on_zookeeper} on ZooKeeper, {bad} with violations; reports in {args.reports}")
+    used = ", ".join(f"{count} on {kind}" for kind, count in sorted(registries.items()))
+    console.print(f"{done} runs ({used}), {bad} with violations; reports in {args.reports}")
     return EXIT_VIOLATION if bad else EXIT_INTERRUPTED if done < args.runs else 0
 
 
 def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Run a seed, write its report and print it; stores and logs are kept after a violation."""
     directory = Path(tempfile.mkdtemp(prefix=f"tandemq-chaos-{seed}-"))
-    (directory / "zookeeper").mkdir()
     try:
-        with _zookeeper(directory / "zookeeper") as zookeeper:
+        with _registry(args.registry or _kind_of(seed), directory / "registry") as registry:
             try:
-                report = run(seed, args.seconds, directory, zookeeper, shards=args.shards)
+                report = run(seed, args.seconds, directory, registry, shards=args.shards)
             except TandemError as error:
                 report = {"seed": seed, "mode": "", "violations": [f"I14: {error}"]}
     except KeyboardInterrupt:

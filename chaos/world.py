@@ -19,7 +19,7 @@ from chaos.administrator import Administrator
 from chaos.brokers import GROUP, START_SECONDS, Broker
 from chaos.machines import SHARDS, Machine
 from chaos.processes import FaultyChild, GrpcProxy
-from chaos.proxy import Proxy, ProxyLoop
+from chaos.proxy import Proxies, Proxy, ProxyLoop
 from tandemq.client.connection import try_request
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.config.samples import ON_ANY_DISK
@@ -32,6 +32,7 @@ from tandemq.run.children import Child, synced_slaves
 from tandemq.run.groups import configure
 from tandemq.run.ports import LOOPBACK, ReservedPorts, Setting
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
+from tests.interop.ensembles import Ensemble
 
 NEIGHBOUR = "broker-b"
 GRPC_PROXIES = 2
@@ -48,13 +49,15 @@ class World:
         mode: Mode,
         members: int,
         registry: str = "",
+        ensemble: Ensemble | None = None,
         settings: Mapping[str, Setting] | None = None,
         neighbour: Mapping[str, Setting] | None = None,
         shard: int | None = None,
     ) -> None:
-        """`registry`: "host:port" of a ZooKeeper; empty: the name server hosts it. `neighbour`: more settings of a
-        broker of another group; None: there is none. `shard`: members are machines with two shards, of which the
-        clients use this one; None: they are brokers."""
+        """`registry`: "zookeeper://host:port" or the like; empty: the name server hosts it. `ensemble`: its servers, if
+        there are three, which have faults too. `neighbour`: more settings of a broker of another group; None: there is
+        none. `shard`: members are machines with two shards, of which the clients use this one; None: they are
+        brokers."""
         self.directory = directory
         self.mode = mode
         self.members = members
@@ -65,7 +68,8 @@ class World:
         """The group of the other shard; "" without shards."""
         self.may_lag = False
         """Whether a running member may lack commits that the active one has received."""
-        self._zookeeper = registry
+        self.ensemble = ensemble
+        self._registry = registry
         self._settings = dict(settings or {})
         self._stack = ExitStack()
         self.brokers: list[Broker] = []
@@ -101,15 +105,15 @@ class World:
         self._stack.callback(self.name_server.stop)
         where = ProxyLoop()
         self._stack.callback(where.stop)
-        kind, target = ("zookeeper", self._zookeeper) if self._zookeeper else ("namesrv", self.name_server.address)
-        configure(f"{kind}://{target}", self._groups(), self.mode, self.members, secret_file=self._secret())
+        registry = self._registry or f"namesrv://{self.name_server.address}"
+        configure(registry, self._groups(), self.mode, self.members, secret_file=self._secret())
         self.administrator = Administrator(
-            self.directory, f"{kind}://{target}", self.group, self.mode, self.members, self._secret()
+            self.directory, registry, self.group, self.mode, self.members, self._secret()
         )
         self._stack.callback(self.administrator.close)
-        host, _, port = target.rpartition(":")
+        kind, _, hosts = registry.partition("://")
         for number in range(self.members):
-            link = Proxy(where, (LOOPBACK, 0), (host, int(port)))
+            link = Proxies(where, hosts)
             settings = {
                 "namesrvAddr": self.name_server.address,
                 "registryAddr": f"{kind}://{link.address}",
@@ -128,8 +132,8 @@ class World:
         if self._neighbour_settings is not None:
             self._start_neighbour(where, self._neighbour_settings)
         for number in range(GRPC_PROXIES):
-            link = Proxy(where, (LOOPBACK, 0), (LOOPBACK, self._name_server_port))
-            self.proxies.append(GrpcProxy(number, self.directory, ports.reserve(), link, self._secret(), where))
+            routes = Proxy(where, (LOOPBACK, 0), (LOOPBACK, self._name_server_port))
+            self.proxies.append(GrpcProxy(number, self.directory, ports.reserve(), routes, self._secret(), where))
             self._stack.callback(self.proxies[-1].stop)
             self.proxies[-1].start()
         self.wait(self.is_whole)

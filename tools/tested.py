@@ -68,7 +68,7 @@ KINDS = (
     ),
     Kind(
         "services",
-        "the same with ZooKeeper, Redis, certificates of openssl, units of systemd",
+        "the same with ZooKeeper, etcd, Redis, certificates of openssl, units of systemd",
         ("tests/unit", "tests/blackbox"),
         ("$(OF_SPARK)",),
         frozenset({"services"}),

@@ -225,7 +225,7 @@ class JobDone:
 
 
 Event = Opened | HandshakeFailed | Closed | Drained | JobDone | RegistryEvent
-"""Registry events come from the registry client of the shell (ZooKeeper), in the order in which they happened."""
+"""Registry events come from the registry client of the shell (ZooKeeper, etcd), in the order in which they happened."""
 
 
 Done = Callable[[JobDone, "Turn", Now], None]

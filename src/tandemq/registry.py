@@ -3,7 +3,7 @@
     machine ──RegistryRequest(token, operation)──► registry ──RegistryResponse(token, outcome, sent_ms)──► machine
                                                       └─ SessionUp, SessionSuspended, SessionLost, Changed, Confirmed ─►
 
-A registry is ZooKeeper, the registry hosted by a name server, or the simulated one. Callers cannot tell which.
+A registry is ZooKeeper, etcd, the registry hosted by a name server, or the simulated one. Callers cannot tell which.
 
 Nodes. A path is "/a/b/c". A node has data and a version, which is 0 at creation and increases by one with every write.
 Every write and every deletion names the version it expects. Creating a node also creates its missing parents. An
@@ -228,38 +228,112 @@ RegistryEvent = RegistryResponse | SessionUp | SessionSuspended | SessionLost | 
 
 
 ZOOKEEPER = "zookeeper"
+ETCD = "etcd"
 NAME_SERVER = "namesrv"
+ADDRESS_EXAMPLES = "zookeeper://host:2181,host:2181, etcd://host:2379,host:2379 or namesrv://host:9876"
+"""Addresses of registries, for help and messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAccess:
+    """How clients reach etcd: the parameters of its address, which name files and have no secrets."""
+
+    tls: bool = False
+    """Whether connections use TLS; with `ca_file` they always do."""
+    ca_file: str = ""
+    """Trusted authorities, PEM; "": those of the system."""
+    cert_file: str = ""
+    """Certificate of the client, for servers that require one."""
+    key_file: str = ""
+    """Its private key."""
+    user: str = ""
+    """User of etcd's access control; "": none."""
+    password_file: str = ""
+    """File whose first line is the user's password."""
+
+
+_PARAMETERS = {
+    "tls": "tls",
+    "ca": "ca_file",
+    "cert": "cert_file",
+    "key": "key_file",
+    "user": "user",
+    "passwordFile": "password_file",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryAddress:
-    """Address of a registry. `hosts`: "host:port,host:port" of ZooKeeper, "host:port" of a name server."""
+    """Address of a registry. `hosts`: "host:port,host:port" of ZooKeeper or etcd, "host:port" of a name server."""
 
     kind: str
     hosts: str
+    prefix: str = ""
+    """Of etcd: path that all keys begin with, like "/apps"; "": none."""
+    access: EtcdAccess = EtcdAccess()
 
     def __str__(self) -> str:
         """Return the address as written in settings."""
-        return f"{self.kind}://{self.hosts}"
+        values = ((key, getattr(self.access, name)) for key, name in _PARAMETERS.items())
+        given = "&".join(f"{key}={'true' if value is True else value}" for key, value in values if value)
+        return f"{self.kind}://{self.hosts}{self.prefix}" + (f"?{given}" if given else "")
 
 
 def parse_address(text: str) -> RegistryAddress:
-    """Parse the address of a registry, "zookeeper://h1:2181,h2:2181" or "namesrv://127.0.0.1:9876".
+    """Parse the address of a registry.
+
+    Examples: "zookeeper://h1:2181,h2:2181", "namesrv://127.0.0.1:9876", "etcd://h1:2379,h2:2379/apps?ca=/etc/ca.pem".
 
     Raises:
         LocalError: the address is malformed; the text says why.
     """
-    kind, separator, hosts = text.strip().partition("://")
-    hint = "write zookeeper://host:2181,host:2181 or namesrv://host:9876"
-    if not separator or kind not in (ZOOKEEPER, NAME_SERVER):
+    kind, separator, rest = text.strip().partition("://")
+    hint = f"write {ADDRESS_EXAMPLES}"
+    if not separator or kind not in (ZOOKEEPER, ETCD, NAME_SERVER):
         raise LocalError(f"{text[:200]!r} is not the address of a registry", hint=hint)
-    for host in hosts.split(","):
+    prefix, access = "", EtcdAccess()
+    if kind == ETCD:
+        rest, _, parameters = rest.partition("?")
+        rest, slash, path = rest.partition("/")
+        prefix, access = _parse_prefix(slash + path), _parse_access(parameters)
+    for host in rest.split(","):
         name, _, port = host.rpartition(":")
         if not name or not name.isprintable() or " " in name or not port.isdecimal() or not 0 < int(port) <= 65_535:
             raise LocalError(f"{host[:200]!r} is not the host:port of a registry", hint=hint)
-    if kind == NAME_SERVER and "," in hosts:
-        raise LocalError(f"{hosts[:200]!r}: give the one name server that hosts the registry", hint=hint)
-    return RegistryAddress(kind, hosts)
+    if kind == NAME_SERVER and "," in rest:
+        raise LocalError(f"{rest[:200]!r}: give the one name server that hosts the registry", hint=hint)
+    return RegistryAddress(kind, rest, prefix, access)
+
+
+def _parse_prefix(path: str) -> str:
+    prefix = path.rstrip("/")
+    if prefix:
+        check_path(prefix)
+    return prefix
+
+
+def _parse_access(parameters: str) -> EtcdAccess:
+    """Parse "key=value&key=value". Raises LocalError."""
+    hint = "etcd://host:2379/prefix?ca=FILE&cert=FILE&key=FILE&user=NAME&passwordFile=FILE, each of them optional"
+    values: dict[str, str] = {}
+    for parameter in filter(None, parameters.split("&")):
+        key, _, value = parameter.partition("=")
+        if key not in _PARAMETERS or not value or not value.isprintable():
+            raise LocalError(f"{parameter[:200]!r} is not a parameter of etcd's address", hint=hint)
+        if key in values:
+            raise LocalError(f"{key!r} is given twice in etcd's address", hint=hint)
+        values[key] = value
+    if values.get("tls", "true") != "true":
+        raise LocalError(f"tls={values['tls'][:200]} in etcd's address: write tls=true, or leave it out", hint=hint)
+    for one, other in (("cert", "key"), ("key", "cert"), ("user", "passwordFile"), ("passwordFile", "user")):
+        if one in values and other not in values:
+            raise LocalError(f"{one!r} without {other!r} in etcd's address: they belong together", hint=hint)
+    if "cert" in values and not ("ca" in values or "tls" in values):
+        raise LocalError("'cert' without TLS in etcd's address: give ca=FILE, or tls=true", hint=hint)
+    return EtcdAccess(
+        "tls" in values or "ca" in values,
+        **{name: values.get(key, "") for key, name in _PARAMETERS.items() if key != "tls"},
+    )
 
 
 def check_path(path: str) -> None:

@@ -1,6 +1,6 @@
 """Groups with a registry as processes under clients that go on: masters killed, switched, forced, without registry.
 
-The registry is the name server's; a master is killed with a real ZooKeeper as well, in `make services`.
+The registry is the name server's; a master is killed with a real ZooKeeper and a real etcd as well, in `make services`.
 How long reads and writes are interrupted is asserted with a clock of the tests in
 tests/unit/coordination/test_member.py, and measured by `make bench-failover`.
 """
@@ -30,6 +30,7 @@ from tandemq.run.groups import CLUSTER, configure
 from tandemq.run.registry_session import RegistryClient
 from tests.blackbox.programs import QUICK, Caller, wait_until
 from tests.blackbox.traffic import GROUP, TOPIC, Traffic
+from tests.interop.etcd import Etcd
 from tests.interop.zookeeper import ZooKeeper
 from tests.spec import spec
 from tests.unit.boundary.registries import PROCESSES
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.timeout(600)
 OK = ResponseCode.SUCCESS
 A = "broker-a"
 PROBES = itertools.count()
-_SIZES = {key: str(value) for key, value in QUICK.items() if key.startswith(("mappedFile", "max", "disk", "haRecon"))}
+SIZES = {key: str(value) for key, value in QUICK.items() if key.startswith(("mappedFile", "max", "disk", "haRecon"))}
 
 Start = Callable[..., ChildCluster]
 
@@ -48,10 +49,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as running:
 
         def begin(mode: Mode, *, groups: int = 1, registry: str = "name-server", **changes: str) -> ChildCluster:
-            settings = _SIZES | changes
-            if registry == "zookeeper":
-                server = running.enter_context(ZooKeeper(tmp_path / "zookeeper").start())
-                settings["registryAddr"] = f"zookeeper://{server.address}"
+            settings = SIZES | changes
+            if registry != "name-server":
+                place = tmp_path / registry
+                server: ZooKeeper | Etcd = ZooKeeper(place) if registry == "zookeeper" else Etcd(place)
+                running.enter_context(server.start())
+                settings["registryAddr"] = f"{registry}://{server.address}"
                 configure(settings["registryAddr"], map(group_name, range(groups)), mode, 2)
             cluster = ChildCluster(tmp_path, groups=groups, slaves=1, mode=mode, settings=settings)
             running.enter_context(cluster)
@@ -115,7 +118,7 @@ def test_elected_slave_goes_on_with_reads_and_writes_and_nothing_acknowledged_is
 ) -> None:
     cluster = start(Mode.ELECT, registry=registry)
     with traffic(cluster) as running:
-        for _ in range(1 if registry == "zookeeper" else 2):  # there, and back
+        for _ in range(2 if registry == "name-server" else 1):  # there, and back
             master = master_of(cluster)
             master.kill()
             running.wait_for_more()

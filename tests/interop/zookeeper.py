@@ -54,7 +54,7 @@ class ZooKeeper(Process):
         ]
 
 
-def quorum(directory: Path, count: int = 3) -> list[ZooKeeper]:
+def quorum(directory: Path, count: int = 3, *, tick_ms: int = TICK_MS) -> list[ZooKeeper]:
     """Servers that agree; not started."""
     peers = [(free_port(), free_port()) for _ in range(count)]
-    return [ZooKeeper(directory / f"zk-{n}", number=n, peers=peers) for n in range(1, count + 1)]
+    return [ZooKeeper(directory / f"zk-{n}", number=n, peers=peers, tick_ms=tick_ms) for n in range(1, count + 1)]

@@ -30,6 +30,14 @@ SINGLE = {"name": "broker-a", "replicas": 1, "persistence": {"existingClaim": "o
 VALUES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "ZooKeeper": {"registry": {"zookeeper": {"address": "zk-0.zk:2181,zk-1.zk:2181"}}, "nameServer": {"replicas": 2}},
+    "etcd": {
+        "registry": {
+            "etcd": {
+                "address": "etcd-0.etcd:2379,etcd-1.etcd:2379/queues?ca=/run/tandemq/etcd/ca.crt",
+                "existingSecret": "etcd-client",
+            }
+        }
+    },
     "TLS": {
         "tls": {"existingSecret": "certificates", "replication": True, "checkHost": True},
         "broker": {"address": "dns"},
@@ -136,6 +144,20 @@ def test_pods_have_no_privileges_and_all_volumes(values: Path) -> None:
             assert not own["allowPrivilegeEscalation"]
             assert own["capabilities"] == {"drop": ["ALL"]}
             assert {mount["name"] for mount in container["volumeMounts"]} <= made, name
+
+
+def test_secret_of_etcd_is_mounted_where_its_address_names_files(tmp_path: Path) -> None:
+    objects = rendered(tmp_path, VALUES["etcd"])
+    text, warnings = files(objects)["broker-a.conf"], list[str]()
+    broker = load_broker_config(text, path="broker-a.conf", warn=warnings.append, overrides={"brokerId": "0"})
+    assert warnings == []
+    address = parse_address(broker.registry_address)
+    assert (address.hosts, address.prefix) == ("etcd-0.etcd:2379,etcd-1.etcd:2379", "/queues")
+    assert address.access.ca_file == "/run/tandemq/etcd/ca.crt"
+    for container in containers(objects):
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert mounts["etcd"] == "/run/tandemq/etcd", container["name"]
+    assert not [each for each in of_kind(objects, "StatefulSet") if each["metadata"]["name"].endswith("-registry")]
 
 
 def test_services_budgets_and_spread_select_pods(values: Path) -> None:
@@ -327,6 +349,8 @@ def test_job_publishes_what_the_registry_lacks_and_keeps_the_rest(tmp_path: Path
         (["--set", "groups[0].name=broker-a,groups[0].replicas=2,groups[0].mode=static"], "groups.0.mode"),
         (["--set", "broker.persistence.existingClaim=old"], "existingClaim is for one member"),
         (["--set", "registry.zookeeper.address=zk:2181,nameServer.replicas=0"], "at least 1 is needed"),
+        (["--set", "registry.zookeeper.address=zk:2181,registry.etcd.address=etcd:2379"], "not both"),
+        (["--set", "registry.etcd.address=https://etcd:2379"], "registry.etcd.address"),
         (
             [
                 "--set",

@@ -3,7 +3,7 @@ import pytest
 from tandemq import registry
 from tandemq.coordination.registry import interface as of_the_core
 from tandemq.errors import LocalError
-from tandemq.registry import Create, Read, RegistryAddress, parse_address, refusal
+from tandemq.registry import Create, EtcdAccess, Read, RegistryAddress, parse_address, refusal
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,13 @@ from tandemq.registry import Create, Read, RegistryAddress, parse_address, refus
         ("zookeeper://a:2181,b:2181", RegistryAddress("zookeeper", "a:2181,b:2181")),
         (" namesrv://127.0.0.1:9876 ", RegistryAddress("namesrv", "127.0.0.1:9876")),
         ("namesrv://[::1]:9876", RegistryAddress("namesrv", "[::1]:9876")),
+        ("etcd://a:2379,[::1]:2379", RegistryAddress("etcd", "a:2379,[::1]:2379")),
+        ("etcd://a:1/apps/mq", RegistryAddress("etcd", "a:1", "/apps/mq")),
+        ("etcd://a:1?tls=true", RegistryAddress("etcd", "a:1", "", EtcdAccess(tls=True))),
+        (
+            "etcd://a:1/x?tls=true&ca=/ca.pem&cert=/c.pem&key=/k.pem&user=mq&passwordFile=/a=b",
+            RegistryAddress("etcd", "a:1", "/x", EtcdAccess(True, "/ca.pem", "/c.pem", "/k.pem", "mq", "/a=b")),
+        ),
     ],
 )
 def test_address_is_parsed_and_formatted(text: str, address: RegistryAddress) -> None:
@@ -19,12 +26,42 @@ def test_address_is_parsed_and_formatted(text: str, address: RegistryAddress) ->
     assert str(address) == text.strip()
 
 
+def test_authorities_of_etcd_imply_tls_and_a_slash_is_no_prefix() -> None:
+    assert parse_address("etcd://a:1/?ca=/ca.pem").access.tls
+    assert parse_address("etcd://a:1/").prefix == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("etcd://", "not the host:port"),
+        ("etcd://a", "not the host:port"),
+        ("etcd://a:1,b", "not the host:port"),
+        ("etcd://a:1//x", "not a registry path"),
+        ("etcd://a:1/x/../y", "not a registry path"),
+        ("etcd://a:1?password=x", "'password=x' is not a parameter"),
+        ("etcd://a:1?ca", "'ca' is not a parameter"),
+        ("etcd://a:1?ca=/a&ca=/b", "'ca' is given twice"),
+        ("etcd://a:1?tls=no", "write tls=true"),
+        ("etcd://a:1?ca=/a&cert=/c", "'cert' without 'key'"),
+        ("etcd://a:1?ca=/a&key=/c", "'key' without 'cert'"),
+        ("etcd://a:1?user=mq", "'user' without 'passwordFile'"),
+        ("etcd://a:1?passwordFile=/p", "'passwordFile' without 'user'"),
+        ("etcd://a:1?cert=/c&key=/k", "'cert' without TLS"),
+        ("zookeeper://a:1/chroot", "not the host:port"),
+    ],
+)
+def test_malformed_address_of_etcd_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(LocalError, match=reason):
+        parse_address(text)
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "",
         "127.0.0.1:9876",
-        "etcd://a:1",
+        "consul://a:1",
         "zookeeper://",
         "zookeeper://a",
         "zookeeper://a:b",
@@ -49,5 +86,5 @@ def test_refusal_names_the_path_or_the_size() -> None:
 
 def test_core_exports_all_types_but_those_of_the_shell() -> None:
     public = {name for name, value in vars(registry).items() if getattr(value, "__module__", "") == registry.__name__}
-    shell = {"RegistryAddress", "RegistrySession", "parse_address"}
-    assert public - shell <= set(of_the_core.__all__)
+    shell = {"EtcdAccess", "RegistryAddress", "RegistrySession", "parse_address"}
+    assert {name for name in public - shell if not name.startswith("_")} <= set(of_the_core.__all__)

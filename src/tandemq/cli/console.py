@@ -93,7 +93,7 @@ def need_packages() -> None:
     help="Requests per second that one token may make to the JSON API.",
 )
 @click.option("--publish", is_flag=True, help="Also apply stored group configurations to --registry, every second.")
-@registries.registry_option("Registry for --publish: zookeeper://host:2181,host:2181 or namesrv://host:9876.")
+@registries.registry_option(f"Registry for --publish: {registries.ADDRESSES}.")
 @database_option
 @namesrv_option
 @json_flag("Print the link as one line of JSON.")

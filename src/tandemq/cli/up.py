@@ -312,7 +312,7 @@ def _print_ready(cluster: "ChildCluster", beside: "dict[str, Child]", scraped: P
     if cluster.tls is not None:
         click.echo(f"TLS          tandemq {shlex.join(['--tls-ca', cluster.tls.ca_file])} COMMAND …")
     if cluster.registry:
-        click.echo(f"registry     {cluster.registry}, mode {cluster.mode.value}")
+        click.echo(f"registry     {cluster.registry}, mode {cluster.mode.value}; in the name server, for one machine")
         click.echo(f"secret file  {cluster.secret_file}")
         if _has_database():
             change, apply = _config_commands(cluster)

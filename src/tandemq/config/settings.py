@@ -452,7 +452,8 @@ class BrokerConfig(MonitoringConfig):
 
     # A group with a registry.
     registry_address: str = _setting("registryAddr", "")
-    """Registry that decides the roles of this group: `zookeeper://host:2181,host:2181` or `namesrv://host:9876`.
+    """Registry that decides the roles of this group: `zookeeper://host:2181,host:2181`, `etcd://host:2379,host:2379`
+    (with parameters for TLS and users: docs/internals/failover.md, "etcd"), or, on one machine, `namesrv://host:9876`.
     Empty: the settings decide. See docs/guides/failover.md, "Modes"."""
     registry_session_ms: int = _setting("registrySessionTimeout", 2_000, "ms")
     """Session timeout requested at the registry; after this time without a heartbeat another member may take over."""

@@ -34,7 +34,7 @@ class PublisherThread:
         """Start it.
 
         Args:
-            registry: "zookeeper://host:2181" or "namesrv://host:9876".
+            registry: address, see `tandemq.registry.parse_address`.
             secret_file: haSecretFile of the name server; "": none.
             tls: TLS of the connection to a name server.
 

@@ -14,7 +14,7 @@ carried out. A closed connection does not end its sessions: they expire after th
 With a secret (`keyring`) a session requires a proof of it: CONNECT carries one, made for a nonce of its connection. All
 other requests on a connection without a proof are refused.
 
-Meant for one machine and for tests: the registry stops with its name server. Use ZooKeeper for high availability.
+For one machine and for tests: the registry stops with its name server. Use ZooKeeper or etcd for high availability.
 
 Limits: those of the tree; one held EVENTS request per session; after a failed fdatasync nothing is answered until a
 restart; while the disk is full changes wait, and are retried every `FULL_RETRY_MS`.

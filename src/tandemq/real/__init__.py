@@ -1,1 +1,1 @@
-"""Runtime on the operating system: event loop, disk, clock, threads, ZooKeeper client. Decisions are in the core."""
+"""Runtime on the operating system: event loop, disk, clock, threads, ZooKeeper, etcd. Decisions are in the core."""

@@ -20,11 +20,11 @@ from tandemq.real.network.addresses import own_ip, text_of
 from tandemq.real.network.listening import has_ipv6
 from tandemq.real.network.tls import between_brokers
 from tandemq.real.service_manager import Supervisor
-from tandemq.registry import ZOOKEEPER, parse_address
+from tandemq.registry import NAME_SERVER, parse_address
 from tandemq.run.account_files import open_account_files
 from tandemq.run.monitoring import Monitoring
 from tandemq.run.ports import FAST_PORT_DISTANCE
-from tandemq.run.registry_session import ClosableSession, open_zookeeper
+from tandemq.run.registry_session import ClosableSession, open_session
 from tandemq.run.secret import check_private, open_keyring
 from tandemq.run.service_reports import report_to
 from tandemq.run.store_identity import claim
@@ -133,11 +133,11 @@ class BrokerProcess:
         self._node.listening(self.address, self.ha_address, now)
 
     def _open_registry(self, loop: Loop) -> None:
-        """Open ZooKeeper's session. The broker itself implements the protocol of a name server's registry."""
+        """Open the session at ZooKeeper or etcd. The broker itself has the protocol of a name server's registry."""
         text = self.config.registry_address
-        if not text or parse_address(text).kind != ZOOKEEPER:
+        if not text or parse_address(text).kind == NAME_SERVER:
             return
-        session = open_zookeeper(parse_address(text), self.config.registry_session_ms, loop.wake)
+        session = open_session(parse_address(text), self.config.registry_session_ms, loop.wake)
         self._registry = loop.registry = session
 
     def _protect(self, loop: Loop) -> None:

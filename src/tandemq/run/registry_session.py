@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -25,7 +26,8 @@ from tandemq.real.clock import read_clock
 from tandemq.real.loop import Loop
 from tandemq.real.network.client_tls import loop_tls
 from tandemq.registry import (
-    ZOOKEEPER,
+    ETCD,
+    NAME_SERVER,
     Operation,
     Outcome,
     RegistryAddress,
@@ -36,7 +38,7 @@ from tandemq.registry import (
     SessionUp,
     Unknown,
 )
-from tandemq.run.secret import open_keyring
+from tandemq.run.secret import check_private, open_keyring, read_first_line
 
 TIMEOUT_MS = 5_000
 """Session timeout. Such a client owns no ephemeral nodes, so nothing depends on the value."""
@@ -161,11 +163,39 @@ def start_session(
     """Start a session; its events follow later. `tls`: of the connection to a name server.
 
     Raises:
-        ConfigError: the address is ZooKeeper's, and its client is not installed, or a file of TLS cannot be used.
+        ConfigError: see `open_session`, or a file of TLS cannot be used.
     """
-    if address.kind != ZOOKEEPER:
+    if address.kind == NAME_SERVER:
         return EmbeddedSession(address.hosts, f"tool-{secrets.token_hex(8)}", timeout_ms, wake, keyring, tls)
-    return open_zookeeper(address, timeout_ms, wake.set)
+    return open_session(address, timeout_ms, wake.set)
+
+
+def open_session(address: RegistryAddress, timeout_ms: int, wake: Callable[[], None]) -> ClosableSession:
+    """Start a session at ZooKeeper or etcd; `wake` is called from other threads when there are events.
+
+    Raises:
+        ConfigError: ZooKeeper's client is not installed, or a file that etcd's address names cannot be used.
+    """
+    return open_etcd(address, timeout_ms, wake) if address.kind == ETCD else open_zookeeper(address, timeout_ms, wake)
+
+
+def open_etcd(address: RegistryAddress, timeout_ms: int, wake: Callable[[], None]) -> ClosableSession:
+    """Start a session at etcd; `wake` is called from other threads when there are events.
+
+    Raises:
+        ConfigError: a file that the address names cannot be used, or other users can read a secret one.
+    """
+    from tandemq.real.etcd.session import EtcdRegistry  # noqa: PLC0415  # http.client and ssl, for few programs
+
+    access = address.access
+    if access.key_file:
+        check_private("key in registryAddr", access.key_file)
+    read_password = partial(read_first_line, "passwordFile in registryAddr", access.password_file)
+    if access.user:
+        read_password()
+    session = EtcdRegistry(address, timeout_ms, wake, read_password)
+    session.start()
+    return session
 
 
 def open_zookeeper(address: RegistryAddress, timeout_ms: int, wake: Callable[[], None]) -> ClosableSession:
@@ -205,7 +235,7 @@ class RegistryClient:
         Raises:
             NotConnected: there was no session in time.
             RemoteError: the name server refused the authentication.
-            ConfigError: ZooKeeper's client is not installed, or the secret file or a file of TLS cannot be used.
+            ConfigError: see `open_session`, or the secret file or a file of TLS cannot be used.
         """
         self._wake = threading.Event()
         self._session = start_session(address, TIMEOUT_MS, self._wake, open_keyring(str(secret_file)), tls)

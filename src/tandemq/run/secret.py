@@ -108,6 +108,22 @@ def _check_mode(what: str, mode: int) -> None:
         log.warning("replication: %s: its group has access to it (mode %o)", what, mode & 0o777)
 
 
+def read_first_line(key: str, path: str) -> str:
+    """Return the first line of a private file, such as a password.
+
+    Raises:
+        ConfigError: see `check_private`, or the file cannot be read, or the line is empty.
+    """
+    check_private(key, path)
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{key} {path}: {error}") from error
+    if not lines or not lines[0]:
+        raise ConfigError(f"{key} {path}: its first line is empty")
+    return lines[0]
+
+
 def open_keyring(path: str) -> Keyring | None:
     """Open the keyring of a `haSecretFile`; None if the setting is empty.
 

@@ -1,4 +1,4 @@
-"""Three registries under one face: the plain tree, a real name server, a real ZooKeeper; and what goes wrong.
+"""Registries under one face: the plain tree, a real name server, ZooKeeper and etcd; and what goes wrong with them.
 
 A `Place` is a registry; a `Session` is a client's life at it. Both are driven with `until`, which lets time pass: on
 the tree it moves the clock, elsewhere it waits.
@@ -17,6 +17,7 @@ import pytest
 
 from tandemq.coordination.registry.tree import Tree
 from tandemq.real.clock import read_clock
+from tandemq.real.etcd.session import EtcdRegistry
 from tandemq.real.zookeeper import ZooKeeperRegistry
 from tandemq.registry import (
     Changed,
@@ -33,16 +34,19 @@ from tandemq.registry import (
     SessionUp,
     Unknown,
     Write,
+    parse_address,
 )
 from tandemq.run.registry_session import ClosableSession, EmbeddedSession
 from tests.blackbox.programs import WAIT_S, Proxy, wait_until
+from tests.interop.etcd import Etcd
 from tests.interop.zookeeper import ZooKeeper
 
 PROCESSES = [
     pytest.param("name-server", marks=pytest.mark.system),
     pytest.param("zookeeper", marks=[pytest.mark.system, pytest.mark.services]),
+    pytest.param("etcd", marks=[pytest.mark.system, pytest.mark.services]),
 ]
-"""Registries in processes of their own, as parameters of a test; ZooKeeper's server needs Java."""
+"""Registries in processes of their own, as parameters of a test; ZooKeeper needs Java, etcd its package."""
 LONG_MS = 4_000
 """A session that survives what a busy machine does to it."""
 START_MS = 12_000
@@ -128,6 +132,7 @@ class Place(Protocol):
     def restart(self) -> None: ...
     def close(self) -> None: ...
     def now_ms(self) -> int: ...
+    def granted_ms(self, timeout_ms: int) -> int: ...
 
 
 # The tree.
@@ -221,6 +226,9 @@ class TreePlace:
 
     def now_ms(self) -> int:
         return self.clock_ms
+
+    def granted_ms(self, timeout_ms: int) -> int:
+        return timeout_ms
 
     def line(self, timeout_ms: int) -> Line:
         return TreeLine(self, timeout_ms)
@@ -325,6 +333,9 @@ class NameServerPlace:
     def now_ms(self) -> int:
         return read_clock().mono_ms
 
+    def granted_ms(self, timeout_ms: int) -> int:
+        return timeout_ms
+
     def line(self, timeout_ms: int) -> Line:
         self._count += 1
         proxy = Proxy(self.port)
@@ -351,6 +362,9 @@ class ZooKeeperPlace:
     def now_ms(self) -> int:
         return read_clock().mono_ms
 
+    def granted_ms(self, timeout_ms: int) -> int:
+        return timeout_ms
+
     def line(self, timeout_ms: int) -> Line:
         proxy = Proxy(self.server.port)
         shell = ZooKeeperRegistry(f"127.0.0.1:{proxy.port}", timeout_ms, lambda: None)
@@ -368,11 +382,48 @@ class ZooKeeperPlace:
         self.server.kill()
 
 
+class EtcdPlace:
+    """One real server."""
+
+    def __init__(self, directory: Path) -> None:
+        self.server = Etcd(directory)
+        self.server.start()
+
+    def now_ms(self) -> int:
+        return read_clock().mono_ms
+
+    def granted_ms(self, timeout_ms: int) -> int:
+        return -(-timeout_ms // 1000) * 1000
+
+    def line(self, timeout_ms: int) -> Line:
+        proxy = Proxy(self.server.port)
+        address = parse_address(f"etcd://127.0.0.1:{proxy.port}/apps/one")
+        shell = EtcdRegistry(address, timeout_ms, lambda: None)
+        shell.start()
+        return ProxiedLine(proxy, shell)
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        wait_until(is_so, what)
+
+    def restart(self) -> None:
+        self.server.kill()
+        self.server.start()
+
+    def close(self) -> None:
+        self.server.kill()
+
+
+_PLACES: dict[str, Callable[[Path], Place]] = {
+    "tree": lambda _: TreePlace(),
+    "name-server": NameServerPlace,
+    "zookeeper": ZooKeeperPlace,
+    "etcd": EtcdPlace,
+}
+
+
 def open_place(kind: str, directory: Path) -> Place:
-    """A registry of a kind: "tree", "name-server", "zookeeper"."""
-    if kind == "tree":
-        return TreePlace()
-    return NameServerPlace(directory) if kind == "name-server" else ZooKeeperPlace(directory)
+    """A registry of a kind: "tree", "name-server", "zookeeper", "etcd"."""
+    return _PLACES[kind](directory)
 
 
 @contextlib.contextmanager

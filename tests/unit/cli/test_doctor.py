@@ -3,7 +3,7 @@
 import errno
 import json
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tandemq.cli.doctor.cluster_checks import CheckedMember, ClusterFacts, clock
 from tandemq.cli.doctor.findings import DoctorFinding, Level
 from tandemq.cli.doctor.machine_checks import machine_findings
 from tandemq.cli.doctor.machine_facts import UNLIMITED, MachineFacts, read_machine
+from tandemq.cli.doctor.registry_checks import registry_findings
 from tandemq.cli.doctor.settings_checks import advertised_findings, settings_findings
 from tandemq.cli.doctor.store_checks import StoreFacts, file_system_of, read_store, store_findings
 from tandemq.cli.ha.status import _empty
@@ -22,7 +23,10 @@ from tandemq.cli.support import output
 from tandemq.cli.support.members import FoundBroker, Group
 from tandemq.cli.support.name_servers import Openings
 from tandemq.config.settings import BrokerConfig
+from tandemq.registry import parse_address
+from tandemq.run import registry_session
 from tests.unit.cli.conftest import Run
+from tests.unit.real.etcd.scripted_gateway import ScriptedGateway, error
 
 OK, WARNING, PROBLEM = Level
 
@@ -262,6 +266,41 @@ def test_advertised_addresses_are_checked(
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     found = list(advertised_findings("brokerIP1", host, name_servers, "clients"))
     assert [level for level, _ in faults(found)] == expected
+
+
+# The registry.
+
+
+@pytest.fixture
+def gateway() -> Iterator[ScriptedGateway]:
+    opened = ScriptedGateway()
+    yield opened
+    opened.close()
+
+
+def test_session_at_the_registry_is_checked(
+    gateway: ScriptedGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(registry_session, "ANSWER_SECONDS", 2.0)
+    assert faults(registry_findings(parse_address(f"etcd://{gateway.host}"))) == []
+    assert gateway.key_version == 0, "the session was ended"
+    assert faults(registry_findings(parse_address("etcd://127.0.0.1:1"))) == [(PROBLEM, "registry")]
+    unreadable = parse_address(f"etcd://{gateway.host}?user=mq&passwordFile={tmp_path / 'none'}")
+    assert faults(registry_findings(unreadable)) == [(PROBLEM, "registry")]
+
+
+def test_refusing_registry_says_what_to_do(gateway: ScriptedGateway) -> None:
+    gateway.script["lease/grant"].extend([lambda _: error(400, 3, "user name is empty")] * 9)
+    (found,) = registry_findings(parse_address(f"etcd://{gateway.host}"))
+    assert found.level is PROBLEM
+    assert "add user=NAME&passwordFile=FILE to the address" in found.text
+
+
+def test_registry_of_a_single_name_server_is_a_warning_beyond_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_session, "ANSWER_SECONDS", 0.2)
+    far, near = (registry_findings(parse_address(f"namesrv://{host}:1")) for host in ("192.0.2.1", "127.0.0.1"))
+    assert faults(far) == [(WARNING, "registry"), (PROBLEM, "registry")]
+    assert faults(near) == [(PROBLEM, "registry")]
 
 
 # The cluster.

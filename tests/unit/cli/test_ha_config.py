@@ -227,9 +227,18 @@ def test_error_is_one_line_and_an_exit_code(
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("options", [(), ("-v",)])
-def test_unreachable_zookeeper_is_one_line_unless_verbose(tmp_path: Path, options: tuple[str, ...]) -> None:
-    words = ("ha", "config", "apply", "--registry", "zookeeper://127.0.0.1:1")
+@pytest.mark.parametrize(
+    ("registry", "options", "has_attempts"),
+    [
+        ("zookeeper://127.0.0.1:1", (), False),
+        ("zookeeper://127.0.0.1:1", ("-v",), True),
+        ("etcd://127.0.0.1:1/apps", (), False),
+    ],
+)
+def test_unreachable_registry_is_one_line_unless_verbose(
+    tmp_path: Path, registry: str, options: tuple[str, ...], has_attempts: bool
+) -> None:
+    words = ("ha", "config", "apply", "--registry", registry)
     within_a_second = (
         "from tandemq.cli import main; from tandemq.run import registry_session;"
         "registry_session.ANSWER_SECONDS = 1.0; main()"
@@ -242,8 +251,8 @@ def test_unreachable_zookeeper_is_one_line_unless_verbose(tmp_path: Path, option
     )
     lines = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (1, "")
-    assert "the registry zookeeper://127.0.0.1:1 does not answer within 1 s" in lines[-1], done.stderr
-    assert (len(lines) > 1) is bool(options), done.stderr
+    assert f"the registry {registry} does not answer within 1 s" in lines[-1], done.stderr
+    assert (len(lines) > 1) is has_attempts, done.stderr
 
 
 @pytest.mark.system

@@ -110,13 +110,14 @@ def test_master_is_queried_directly_when_name_server_and_registry_died(
     assert f"no process answers at {names}" in done.stderr
 
 
-def test_zookeeper_unreachable_at_the_start_is_reported(run: Run, start: Start) -> None:
-    broker = start("zookeeper://127.0.0.1:1")
-    wait_logged(broker, "WARNING failover: trouble: the registry zookeeper://127.0.0.1:1 does not answer")
+@pytest.mark.parametrize("registry", ["zookeeper://127.0.0.1:1", "etcd://127.0.0.1:1/apps?tls=true"])
+def test_registry_unreachable_at_the_start_is_reported(run: Run, start: Start, registry: str) -> None:
+    broker = start(registry)
+    wait_logged(broker, f"WARNING failover: trouble: the registry {registry} does not answer")
     text = run("ha", "status", "-n", NOBODY, "--address", at(broker)).stdout
     assert "unread" in text
     assert "\nno session yet, lease 1.3 s, 2 checks\n" in text
-    assert "broker 0: the registry zookeeper://127.0.0.1:1 does not answer" in text
+    assert f"broker 0: the registry {registry} does not answer" in text
 
 
 def test_longer_session_and_its_longer_lease_are_shown(run: Run, place: NameServerPlace, start: Start) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.errors import ConfigError
-from tandemq.run.secret import SecretFile, make_secret_file, open_keyring
+from tandemq.run.secret import SecretFile, make_secret_file, open_keyring, read_first_line
 
 SECRET, OTHER = "a secret of some length", "another secret of some length"
 
@@ -93,3 +93,18 @@ def test_keyring_creates_different_nonces(tmp_path: Path) -> None:
     assert keyring is not None
     assert len({keyring.nonce() for _ in range(100)}) == 100
     assert len(keyring.nonce()) == 32
+
+
+def test_first_line_of_a_private_file_is_a_password(tmp_path: Path) -> None:
+    assert read_first_line("passwordFile", write(tmp_path / "p", " two words \r\nmore\n")) == " two words "
+    for text, mode, what in (
+        ("", 0o600, "is empty"),
+        ("\nx", 0o600, "is empty"),
+        ("x", 0o604, "all users have access"),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            read_first_line("passwordFile", write(tmp_path / "q", text, mode))
+    with pytest.raises(ConfigError, match=f"passwordFile {tmp_path / 'none'}: No such file"):
+        read_first_line("passwordFile", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="can't decode"):
+        read_first_line("passwordFile", write(tmp_path / "r", b"\xff\xfe"))

@@ -67,7 +67,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* Whether a name server hosts the registry: "true" or "". */}}
 {{- define "tandemq.hostsRegistry" -}}
-{{- if not .Values.registry.zookeeper.address }}true{{ end -}}
+{{- if and .Values.registry.zookeeper.address .Values.registry.etcd.address -}}
+{{- fail "registry: give the address of ZooKeeper or of etcd, not both" -}}
+{{- end -}}
+{{- if not (or .Values.registry.zookeeper.address .Values.registry.etcd.address) }}true{{ end -}}
 {{- end -}}
 
 {{/* Domain of a headless service. Argument: dict root, service. */}}
@@ -90,7 +93,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $found = append $found (printf "%s-%d.%s:9876" $service $number $domain) -}}
 {{- end -}}
 {{- if not $found -}}
-{{- fail "nameServer.replicas: with ZooKeeper at least 1 is needed" -}}
+{{- fail "nameServer.replicas: with ZooKeeper or etcd at least 1 is needed" -}}
 {{- end -}}
 {{- join ";" $found -}}
 {{- end -}}
@@ -100,6 +103,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if include "tandemq.hostsRegistry" . -}}
 {{- $service := printf "%s-registry" (include "tandemq.fullname" .) -}}
 namesrv://{{ $service }}-0.{{ include "tandemq.domain" (dict "root" . "service" $service) }}:9876
+{{- else if .Values.registry.etcd.address -}}
+etcd://{{ .Values.registry.etcd.address }}
 {{- else -}}
 zookeeper://{{ .Values.registry.zookeeper.address }}
 {{- end -}}
@@ -184,6 +189,9 @@ zookeeper://{{ .Values.registry.zookeeper.address }}
 {{- if .Values.tls.existingSecret }}
 - {name: tls, mountPath: /run/tandemq/tls, readOnly: true}
 {{- end }}
+{{- if .Values.registry.etcd.existingSecret }}
+- {name: etcd, mountPath: /run/tandemq/etcd, readOnly: true}
+{{- end }}
 {{- end -}}
 
 {{- define "tandemq.volumes" -}}
@@ -195,6 +203,10 @@ zookeeper://{{ .Values.registry.zookeeper.address }}
   emptyDir: {}
 {{- with .Values.tls.existingSecret }}
 - name: tls
+  secret: {secretName: {{ . }}, defaultMode: 0400}
+{{- end }}
+{{- with .Values.registry.etcd.existingSecret }}
+- name: etcd
   secret: {secretName: {{ . }}, defaultMode: 0400}
 {{- end }}
 {{- end -}}

@@ -89,7 +89,7 @@ class FailoverProcessor(Feature):
                 "warning": role.warning,
                 "timeline": role.timeline,
                 "members": _members(role, now),
-                "registryAddress": f"{role.registry.address.kind}://{role.registry.address.hosts}",
+                "registryAddress": str(role.registry.address),
             }
         else:
             table |= {"mode": "static", "isMaster": self._turn.serving.is_master}

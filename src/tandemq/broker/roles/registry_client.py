@@ -1,7 +1,7 @@
-"""The broker's session at its registry, ZooKeeper or embedded: operations out, events in, once per turn.
+"""The broker's session at its registry: operations out, events in, once per turn.
 
-    zookeeper://…   operations leave in `Turn.asks`, events come with the turn: the shell speaks to ZooKeeper
-    namesrv://…     `EmbeddedRegistry` speaks remoting on a connection of the broker's own
+    zookeeper://…, etcd://…   operations leave in `Turn.asks`, events come with the turn: the shell has the session
+    namesrv://…               `EmbeddedRegistry` speaks remoting on a connection of the broker's own
 
 Give it all events, and the bytes of connections it `owns`; then call `tick`, then `take_events`.
 Source: docs/internals/failover.md, "The registry".
@@ -45,7 +45,7 @@ class BrokerRegistry:
             client: a unique name of this process' life.
             timeout_ms: requested timeout of the session.
             next_link: returns the id for a new outgoing connection.
-            keyring: authenticates the session at a name server; not used with ZooKeeper.
+            keyring: authenticates the session at a name server; not used elsewhere.
         """
         self.address = address
         self.is_up = False

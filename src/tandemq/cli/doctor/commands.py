@@ -10,11 +10,13 @@ import click
 
 from tandemq.cli.doctor.findings import DoctorFinding, Level, counted, counts, ok, problem, warning
 from tandemq.cli.support import registries
+from tandemq.cli.support.client_session import quiet
 from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.inherited import InheritedOption
 from tandemq.cli.support.members import GroupSearch
 from tandemq.cli.support.output import echo_wrapped, json_option, plain, show_json
-from tandemq.errors import ConfigError
+from tandemq.cli.support.tls import client_tls
+from tandemq.errors import ConfigError, LocalError
 
 if TYPE_CHECKING:
     from tandemq.config.settings import BrokerConfig
@@ -37,7 +39,7 @@ _WIDTH = len(Level.WARNING)
     metavar="HOST:PORT",
     help="Also check the group of this broker; repeatable.",
 )
-@registries.registry_option("Also find members in this registry: zookeeper://host:2181 or namesrv://host:9876.")
+@registries.registry_option(f"Also check this registry, and find members there: {registries.ADDRESSES}.")
 @click.option(
     "--namesrv",
     "-n",
@@ -60,16 +62,19 @@ def doctor(
     """Check this machine and, with --namesrv, the cluster: what is wrong, where, and what to do.
 
     Of the machine: limits, memory, clock, Python, engine, and the directory of the store. With --config: settings,
-    ports, secrets and advertised addresses of that broker. With --namesrv, TANDEMQ_NAMESRV, or the name servers of
-    --config: name servers, health of all groups, addresses, clocks, versions and secrets of their brokers.
+    ports, secrets and advertised addresses of that broker, and its registry. With --namesrv, TANDEMQ_NAMESRV, or the
+    name servers of --config: name servers, health of all groups, addresses, clocks, versions and secrets of their
+    brokers.
 
     Exit code 3 if there is a problem; warnings do not count.
     """
     config, findings = _settings(path)
     findings += list(_of_machine(config))
     servers = name_servers or (";".join(config.name_servers) if config is not None else "")
+    secret = "" if config is None else config.ha_secret_file
+    if of_config := registry or (config.registry_address if config is not None else ""):
+        findings += list(_of_registry(of_config, registries.secret_file() or secret))
     if servers or addresses or registry:
-        secret = "" if config is None else config.ha_secret_file
         findings += list(_of_cluster(GroupSearch(addresses, registry, servers), secret))
     if as_json:
         numbers = {f"{level.value}s" if level is not Level.OK else "ok": n for level, n in counts(findings).items()}
@@ -119,6 +124,19 @@ def _of_machine(config: "BrokerConfig | None") -> Iterator[DoctorFinding]:
         yield from store_findings(facts, used_max=used.disk_used_ratio_max / 100, full=used.disk_full_ratio)
     if config is not None:
         yield from settings_findings(config, running=running)
+
+
+def _of_registry(text: str, secret_file: str) -> Iterator[DoctorFinding]:
+    from tandemq.cli.doctor.registry_checks import registry_findings  # noqa: PLC0415  # not for --help
+    from tandemq.registry import parse_address  # noqa: PLC0415
+
+    try:
+        address = parse_address(text)
+    except LocalError as error:
+        yield problem("registry", text, str(error.args[0]), error.hint)
+        return
+    with quiet():
+        yield from registry_findings(address, secret_file=secret_file, tls=client_tls())
 
 
 def _of_cluster(search: GroupSearch, secret_file: str) -> Iterator[DoctorFinding]:

@@ -43,7 +43,7 @@ database_option = click.option(
     help=f"URL of the database in SQLAlchemy's format; default: SQLite in {DATABASE_FILE}.",
 )
 registry_option = registries.registry_option(
-    "Registry: zookeeper://host:2181,host:2181 or namesrv://host:9876.",
+    f"Registry: {registries.ADDRESSES}.",
     default="namesrv://127.0.0.1:9876",
     show_default=True,
 )

@@ -244,9 +244,7 @@ def search_options(command: Command) -> Command:
         metavar="HOST:PORT",
         help="Query this broker directly, and only its group; repeatable.",
     )
-    registry = registries.registry_option(
-        "Also find members in this registry: zookeeper://host:2181,host:2181 or namesrv://host:9876."
-    )
+    registry = registries.registry_option(f"Also find members in this registry: {registries.ADDRESSES}.")
     return address(registry(namesrv_option(gathered(command, "search", GroupSearch))))
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _META = "tandemq.secret_file"
+ADDRESSES = "zookeeper://host:2181,host:2181, etcd://host:2379,host:2379 or namesrv://host:9876"
+"""Examples of addresses, for help."""
 
 
 def registry_option(text: str, **settings: Any) -> Callable[[_F], _F]:
