@@ -156,6 +156,7 @@ class Recall(NamedTuple):
     out_ms: int
     """TIMER_OUT_MS of the message."""
     sent_us: int
+    confirmed_us: int = 0
 
 
 class ExpectedState:

@@ -66,7 +66,7 @@ class _TimedSends(SimProducer):
     def _recalled(self, recall: Recall, answer: Command | None) -> None:
         if answer is not None and answer.code == 0:
             self._world.fold("recalled", recall.key, answer.code)
-            self._expected.recalls.append(recall)
+            self._expected.recalls.append(recall._replace(confirmed_us=self._world.now_us))
 
 
 class TimedProducer(_TimedSends):
