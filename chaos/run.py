@@ -35,10 +35,13 @@ from chaos.logical_history import LogicalHistory
 from chaos.machines import SHARDS, Machine
 from chaos.permissions import overlaps
 from chaos.processes import mono_ms
+from chaos.recorder import Recorder
 from chaos.requests import TOPIC as STATIC_TOPIC
 from chaos.resources import leaks
 from chaos.stores import check, records
 from chaos.world import World
+from judge.anomalies import Anomaly
+from judge.verdict import judge
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
@@ -52,14 +55,29 @@ SLAVE_READS = 1 / 3
 """Share of the runs in which slaves deliver messages that they have and the consumer has not."""
 SHARDED = 1 / 4
 """Share of the runs in which members are machines with two shards, see `chaos.machines`."""
+HISTORY = "history.jsonl"
+"""Name of the history among the stores and logs of a run."""
+EARLY_MS = 2.0
+"""Tolerance for delayed and timed messages: brokers count whole milliseconds."""
 STATIC_TOPICS = 1 / 3
 """Share of the runs with a static topic over the group and a broker beside it."""
 _ZOOKEEPER_TICK_MS = 500
 _VIOLATIONS_SHOWN = 50
 
 
-def run(seed: int, seconds: float, directory: Path, zookeeper: str, *, shards: bool | None = None) -> dict[str, Any]:
-    """Run one seed; return its report. `shards`: whether members have shards; None: the seed decides."""
+def run(
+    seed: int, seconds: float, directory: Path, zookeeper: str, history_path: Path, *, shards: bool | None = None
+) -> dict[str, Any]:
+    """Run one seed; return its report.
+
+    Args:
+        seed: the seed.
+        seconds: how long faults happen.
+        directory: of stores and logs.
+        zookeeper: "host:port"; empty: there is none.
+        history_path: file for the history, which the judge then reads.
+        shards: whether members have shards; None: the seed decides.
+    """
     random = Random(seed)
     mode = random.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME, Mode.STATIC))
     members = random.choice((2, 3))
@@ -89,16 +107,20 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str, *, shards: b
     clients_log = logging.FileHandler(directory / "clients.log", encoding="utf-8")
     clients_log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[clients_log], force=True)
-    with World(
-        directory,
-        mode=mode,
-        members=members,
-        registry=registry,
-        settings=settings,
-        neighbour=neighbour,
-        shard=shard,
-    ) as world:
-        clients = Clients(world, static)
+    with (
+        World(
+            directory,
+            mode=mode,
+            members=members,
+            registry=registry,
+            settings=settings,
+            neighbour=neighbour,
+            shard=shard,
+        ) as world,
+        history_path.open("w", encoding="utf-8") as file,
+    ):
+        recorder = Recorder(file, TOPIC, world.group, run=f"seed {seed}", system="TandemQ", promises=_promises(mode))
+        clients = Clients(world, static, recorder)
         clients.start()
         faults = Faults(world, random)
         faults.run(seconds)
@@ -111,13 +133,15 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str, *, shards: b
         grown = [growth for child in world.children if (growth := child.growth()) is not None]
         violations += leaks(grown)
         violations += world.stop_all()
+        stores: dict[str, Any] = {}
+        if is_whole:
+            violations += _check_stores(world.brokers, clients, stores, recorder)
+            recorder.settled()
     history = clients.history
     violations += _rights(world.brokers)
-    stores: dict[str, Any] = {}
-    if is_whole:
-        violations += _check_stores(world.brokers, clients, stores)
-        if clients.static is not None and world.neighbour is not None:
-            violations += _check_static(world.brokers[0], world.neighbour, clients.static.history, stores)
+    violations += judged(history_path)
+    if is_whole and clients.static is not None and world.neighbour is not None:
+        violations += _check_static(world.brokers[0], world.neighbour, clients.static.history, stores)
     report |= {"faults": faults.done, "seconds": round(time.monotonic() - begun, 1)}
     report |= history.report() | {"transactions": clients.transacting.transactions.report()}
     report |= {"grpc": clients.grpc.report(), "grpc_transactions": clients.grpc_transacting.report()}
@@ -131,6 +155,33 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str, *, shards: b
     report |= {"resources": [growth.report() for growth in grown], "stores": stores}
     report["violations"] = _told(history.violations + violations)
     return report
+
+
+def _promises(mode: Mode) -> dict[str, Any]:
+    """Return what the clients of a run may rely on; brokers are killed, and lose no bytes."""
+    is_elected = mode is Mode.ELECT
+    return {
+        "order": "realtime",
+        "repeated_delays": True,
+        "early_ms": EARLY_MS,
+        "recall_ms": EARLY_MS,
+        "offsets": "monotonic" if is_elected else "any",
+        "pops": "final" if is_elected else "any",
+        "pop_slack_ms": pops.INVISIBLE_S * 1_000,  # when a message was popped is not known
+    }
+
+
+def judged(path: Path) -> list[str]:
+    """Return the anomalies that the judge finds in a history."""
+    with path.open(encoding="utf-8") as file:
+        verdict = judge(file)
+    first: dict[str, Anomaly] = {}
+    for anomaly in verdict.anomalies:
+        first.setdefault(anomaly.rule, anomaly)
+    return [
+        f"judge: {count} {rule}, first: {first[rule].text}, lines {first[rule].lines} of the history"
+        for rule, count in verdict.counts.items()
+    ]
 
 
 def _draw_shard(seed: int, shards: bool | None) -> tuple[int | None, dict[str, Setting]]:
@@ -166,7 +217,7 @@ def _rights(brokers: list[Broker]) -> list[str]:
     return overlaps(logs, {broker.name: broker.deaths for broker in brokers}, mono_ms())
 
 
-def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, Any]) -> list[str]:
+def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, Any], recorder: Recorder) -> list[str]:
     """Check the stores of brokers that were in sync and have stopped; return their violations."""
     history = clients.history
     try:
@@ -179,12 +230,13 @@ def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, An
                 other = machines[0].shard_path(SHARDS - 1 - machines[0].shard)
                 clients.beside.history.check_log(f"{machines[0].name}, other shard", records(other, beside.TOPIC))
         first, store = brokers[0], brokers[0].judged_store
-        history.check_log(first.name, records(store, TOPIC))
         timed = [record for record in records(store, TIMER_TOPIC) if not pops.is_of_pop(record)]
         delayed, retried = [records(store, topic) for topic in (SCHEDULE_TOPIC, retry_topic(CONSUMERS))]
         waiting = (record for record in timed if not timers.is_request(record))
         history.check_aside(first.name, delayed, retried, waiting)
         messages, *told = [list(records(store, topic)) for topic in (TOPIC, HALF_TOPIC, OP_HALF_TOPIC)]
+        history.check_log(first.name, messages)
+        recorder.stored(first.name, ((*record.place, record.body, record.tag) for record in messages))
         for known in clients.all_transactions():
             found += known.check_log(first.name, messages, *told)
         found += clients.filtered.check_log(first.name, messages)
@@ -234,8 +286,16 @@ def main(arguments: list[str] | None = None) -> int:
         action=argparse.BooleanOptionalAction,
         help="members with shards, or none: not as the seed draws",
     )
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="where the history for python -m judge goes; by default among the stores and logs. With --runs 1",
+    )
     parser.add_argument("--keep", action="store_true", help="keep stores and logs of every run, not of bad ones alone")
     args = parser.parse_args(arguments)
+    if args.history is not None and args.runs != 1:
+        parser.error("--history is of one run: add --runs 1")
     console = Console(width=140, highlight=False)
     args.reports.mkdir(parents=True, exist_ok=True)
     bad = on_zookeeper = done = 0
@@ -258,7 +318,8 @@ def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any
     try:
         with _zookeeper(directory / "zookeeper") as zookeeper:
             try:
-                report = run(seed, args.seconds, directory, zookeeper, shards=args.shards)
+                history_path = args.history or directory / HISTORY
+                report = run(seed, args.seconds, directory, zookeeper, history_path, shards=args.shards)
             except TandemError as error:
                 report = {"seed": seed, "mode": "", "violations": [f"I14: {error}"]}
     except KeyboardInterrupt:

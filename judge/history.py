@@ -118,7 +118,7 @@ MEANINGS: Mapping[str, str] = {
     "offset": "offset in the queue",
     "outcome": "commit or rollback",
     "group": "consumer group",
-    "messages": "list of [offset, id] or [offset, id, hash]",
+    "messages": "list of [offset, id] or [offset, id, hash]; offset -1 is unknown, and for pop and unordered polls",
     "from": "first offset requested; of a poll by default the consumer's position",
     "next": "offset behind the last one that was looked at",
     "partial": "whether messages may be left out, by a filter",

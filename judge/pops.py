@@ -51,24 +51,29 @@ class Pops:
         group, q = line["group"], line["q"]
         until_ms = line["since"] + line["invisible_ms"]
         for given, message in zip(line["messages"], messages, strict=True):
-            place = group, q, given[0]
-            known = self._holds.get(place)
-            if known is not None and self._promises.pops == "final":
-                self._judge(known, number, line, place)
-            self._holds[place] = Hold(message, number, until_ms)
             if message >= 0:
                 self._last[group, message] = number
+            if given[0] < 0:
+                continue
+            place = group, q, given[0]
+            known = self._holds.get(place)
+            is_wrong = known is not None and self._promises.pops == "final" and self._judge(known, number, line, place)
+            self._holds[place] = Hold(message, number, until_ms, is_open=not is_wrong)
 
-    def _judge(self, known: Hold, number: int, line: Line, place: _Place) -> None:
+    def _judge(self, known: Hold, number: int, line: Line, place: _Place) -> bool:
+        """Judge that a message is given again; return whether there is an anomaly."""
         group, q, offset = place
         if self._faults.after(known.line, broker_of(q)):
-            return
+            return False
         if known.acked_ms < line["since"]:
             text = f"{group} got {q}@{offset} again after its acknowledgement"
             self._findings.add("pop-again", text, known.line, known.acked, number)
-        elif known.acked_ms == NEVER and line["t"] < known.until_ms - self._promises.pop_slack_ms:
+            return True
+        if known.acked_ms == NEVER and line["t"] < known.until_ms - self._promises.pop_slack_ms:
             text = f"{group} got {q}@{offset} again {known.until_ms - line['t']:.0f} ms too early"
             self._findings.add("pop-overlap", text, known.line, number)
+            return True
+        return False
 
     def ack(self, number: int, line: Line) -> None:
         """Record an acknowledgement, or its outcome."""

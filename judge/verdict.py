@@ -109,7 +109,8 @@ class Judge:
             message = self._messages.seen(one[1], one[2] if len(one) > 2 else "", number)
             found.append(message)
             if message >= 0:
-                self._queues.claim(queue, one[0], message, number, is_read=True)
+                if one[0] >= 0:
+                    self._queues.claim(queue, one[0], message, number, is_read=True)
                 self._transactions.seen(message, number)
                 is_first = self._messages.read[message] == number
                 self._timers.seen(message, number, line["t"], is_first=is_first)
