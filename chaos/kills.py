@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from chaos.pops import INVISIBLE_S, PopHistory, consume
 from chaos.recorder import READER, Recorder, now_ms, read_all
 from judge.__main__ import main as judge
 from tandemq import Admin, Producer, PullConsumer
@@ -42,10 +43,13 @@ OURS, ELECT = "ours", "elect"
 TOPIC, GROUP, QUEUES = "Killed", "broker-a", 4
 EXIT_FAILED = 2
 _PRODUCERS = ("a", "b")
-_PACE_S, _OFFSETS_S, _COMMIT_S = 0.003, 0.1, 1.0
+_PACE_S, _FAILED_S, _OFFSETS_S, _COMMIT_S = 0.003, 0.05, 0.1, 1.0
+_PROMISES = {"pop_slack_ms": INVISIBLE_S * 1_000}  # when a message was popped is not known
 _DRAIN_S, _QUIET_S = 60.0, 3.0
 _RETRIES = 1_000
 """Of a Java producer: attempts at an address that refuses connections take no time."""
+_WITHOUT_POPS = 2
+"""Number of clients that read, at brokers that have no pops."""
 STORE: dict[str, Value] = {"mappedFileSizeCommitLog": 16 << 20, "flushDiskType": "ASYNC_FLUSH"}
 
 
@@ -125,6 +129,9 @@ class OwnClients:
         self._sent: set[str] = set()
         senders = [threading.Thread(target=self._produce, args=(name,)) for name in _PRODUCERS]
         others = [threading.Thread(target=self._read), threading.Thread(target=self._watch)]
+        self._popped = PopHistory(elects=members.elects, recorder=recorder, has_holds=True)
+        if not members.brokers[0].version.startswith("4."):
+            others.append(threading.Thread(target=self._pop))
         self._senders, self._others = senders, others
         for thread in (*senders, *others):
             thread.start()
@@ -135,7 +142,7 @@ class OwnClients:
         for thread in self._senders:
             thread.join()
         until = time.monotonic() + _DRAIN_S
-        while time.monotonic() < until and not self._recorder.has_read(self._sent):
+        while time.monotonic() < until and not self._is_drained():
             time.sleep(_QUIET_S / 10)
         self._drained.set()
         for thread in self._others:
@@ -143,20 +150,28 @@ class OwnClients:
         asyncio.run(_read_to_end(self._members.address, self._recorder))
         self._recorder.settled()
 
+    def _is_drained(self) -> bool:
+        has_pops = len(self._others) > _WITHOUT_POPS
+        return self._recorder.has_read(self._sent) and not (has_pops and self._popped.missing(self._sent))
+
+    def _pop(self) -> None:
+        consume(self._members.address, TOPIC, self._popped, self._drained)
+
     def _produce(self, name: str) -> None:
         asyncio.run(self._send(name))
 
     async def _send(self, name: str) -> None:
-        async with Producer(self._members.address, group=f"killed-{name}") as producer:
+        async with Producer(self._members.address, group=f"killed-{name}", retries=0) as producer:
             number = 0
             while not self._is_over.is_set():
                 number += 1
                 body = f"{name}-{number}"
-                self._recorder.sending(name, body, due=0.0, is_timed=False, is_half=False)
+                self._recorder.sending(name, body, sends=1)
                 try:
                     result = await producer.send(Message(TOPIC, body.encode(), tags=name, keys=[body]))
                 except TandemError:
                     self._recorder.failed(body)
+                    await asyncio.sleep(_FAILED_S)
                     continue
                 queue = self._recorder.queue(result.queue.queue_id)
                 self._recorder.answered(body, result.status.name, queue, result.queue_offset)
@@ -277,7 +292,7 @@ def run(brokers: str, role: str, clients: str, seconds: float, down_s: float, di
         wait_until(lambda: _try_create(members.address), what=f"topic {TOPIC}", within_s=30)
         is_own = clients == OURS
         clock = now_ms if is_own else lambda: time.time() * 1_000
-        recorder = Recorder(file, TOPIC, GROUP, run=f"clients {clients}", system=name, promises={}, clock=clock)
+        recorder = Recorder(file, TOPIC, GROUP, run=f"clients {clients}", system=name, promises=_PROMISES, clock=clock)
         started: OwnClients | JavaClients
         if is_own:
             started = OwnClients(members, recorder)

@@ -65,8 +65,26 @@ class Recorder:
         """Return the name of a queue."""
         return f"{topic or self._topic}/{self._broker}/{queue_id}"
 
-    def sending(self, process: str, body: str, *, due: float, is_timed: bool, is_half: bool) -> None:
-        """Record that a producer sends a message. `due`: earliest delivery in monotonic seconds, 0 if at once."""
+    def sending(
+        self,
+        process: str,
+        body: str,
+        *,
+        due: float = 0.0,
+        is_timed: bool = False,
+        is_half: bool = False,
+        sends: int = SENDS_MAX,
+    ) -> None:
+        """Record that a producer sends a message.
+
+        Args:
+            process: the producer.
+            body: of the message.
+            due: earliest delivery in monotonic seconds, 0 if at once.
+            is_timed: whether it has a time, and no delay level.
+            is_half: whether it is a half message.
+            sends: how often the client sends it at most.
+        """
         fields: dict[str, Any] = {"tx": True} if is_half else {}
         t = now_ms()
         if due and is_timed:
@@ -74,9 +92,7 @@ class Recorder:
         elif due:
             fields["delay_ms"] = max(0.0, due * 1_000 - t)
         digest = content_hash(body, process)
-        op = self.writer.invoke(
-            process, "send", t=t, id=body, topic=self._topic, hash=digest, sends=SENDS_MAX, **fields
-        )
+        op = self.writer.invoke(process, "send", t=t, id=body, topic=self._topic, hash=digest, sends=sends, **fields)
         self._sends[body] = process, op
 
     def answered(self, body: str, status: str, queue: str = "", offset: int | None = None) -> None:

@@ -160,6 +160,11 @@ class Messages:
         """Return the status of a message that is to be kept."""
         return self._statuses.get(message, "SEND_OK")
 
+    def is_single(self, message: int) -> bool:
+        """Return whether there can be only one copy of a message, by the sends so far."""
+        is_repeated = self.flags[message] & LEVEL and self._promises.repeated_delays
+        return self._sends[message] == 1 and not is_repeated and self._promises.duplicates != "allowed"
+
     def place(self, message: int, queue: str, offset: int, line: int) -> None:
         """Record a place of a message in its topic."""
         queue_number = self._queue_numbers.get(queue)

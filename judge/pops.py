@@ -1,5 +1,7 @@
 """Messages that groups pop: held for their invisible time, acknowledged, popped again.
 
+A message that was sent once is one for its group wherever it lies, also in a retry topic. Of others each place counts.
+
 Rules: pop-overlap, pop-again, pop-lost.
 """
 
@@ -22,6 +24,7 @@ class Hold:
 
     message: int
     line: int
+    since_ms: float
     until_ms: float
     """Earliest time at which it may be given again."""
     acked_ms: float = NEVER
@@ -41,6 +44,8 @@ class Pops:
         self._findings = findings
         self._faults = faults
         self._holds: dict[_Place, Hold] = {}
+        self._single: dict[tuple[str, int], Hold] = {}
+        """The same by consumer group and message, for those that were sent once."""
         self._last: dict[tuple[str, int], int] = {}
         """(group, message) to the line of its last pop."""
         self._open: dict[tuple[str, int], tuple[Hold, float]] = {}
@@ -53,12 +58,23 @@ class Pops:
         for given, message in zip(line["messages"], messages, strict=True):
             if message >= 0:
                 self._last[group, message] = number
-            if given[0] < 0:
-                continue
             place = group, q, given[0]
-            known = self._holds.get(place)
+            is_single = message >= 0 and self._messages.is_single(message)
+            known = self._single.get((group, message)) if is_single else self._holds.get(place)
+            if known is not None and line["since"] < known.since_ms:
+                continue  # a late response: the message has come back to another pop since
             is_wrong = known is not None and self._promises.pops == "final" and self._judge(known, number, line, place)
-            self._holds[place] = Hold(message, number, until_ms, is_open=not is_wrong)
+            hold = Hold(message, number, line["since"], until_ms, is_open=not is_wrong)
+            if given[0] >= 0:
+                self._holds[place] = hold
+            if is_single:
+                self._single[group, message] = hold
+
+    def polled(self, number: int, line: Line, messages: list[int]) -> None:
+        """Record that a group got messages by a poll, which counts as given again."""
+        for message in messages if self._last else ():
+            if (line["group"], message) in self._last:
+                self._last[line["group"], message] = number
 
     def _judge(self, known: Hold, number: int, line: Line, place: _Place) -> bool:
         """Judge that a message is given again; return whether there is an anomaly."""

@@ -119,6 +119,7 @@ class Judge:
     def _poll(self, number: int, line: Line) -> None:
         found = self._given(number, line)
         self._readers.poll(number, line)
+        self._pops.polled(number, line, found)
         if found:
             self._graph.poll(found[-1], number, line)
 

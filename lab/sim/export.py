@@ -5,16 +5,19 @@
     records of every log, as it is at the end ────────────────────┘
 
 Times are virtual milliseconds. Queues of other topics than those of the workload are exported only as places of
-acknowledgements. Committed offsets and pops are judged by the simulation's own rules alone.
+acknowledgements. Pops are those of seeds in which nothing may give a message early, late or again. Committed offsets
+are judged by the simulation's own rules alone.
 """
 
+from itertools import count
 from typing import IO, Any, NamedTuple
 
 from judge.writing import HistoryWriter, hash_of
 from lab.sim.checkers.final import DELAYS_US, PRECISION_MS
 from lab.sim.checkers.groups import GroupChecks
 from lab.sim.checkers.logs import LoggedMessage, read_log, walk
-from lab.sim.checkers.model import TOPICS, Attempt, SentMessage
+from lab.sim.checkers.model import POP_GROUP, TOPICS, Attempt, SentMessage
+from lab.sim.checkers.pops import Hold, is_stored_once
 from lab.sim.history import History
 from lab.sim.world.cluster import Cluster, Host
 from lab.sim.world.groups import GroupCluster, mode_of
@@ -56,6 +59,7 @@ class Export:
         self._groups: dict[str, GroupPlan] = {group.name: group for group in cluster.plan.groups}
         self._events: list[_Event] = []
         self._has_registry = isinstance(cluster, GroupCluster)
+        self._has_pops = self._are_pops_final()
         self._given_up: set[str] = set()
         """Transactions that brokers gave up after as many checks as configured."""
 
@@ -69,6 +73,8 @@ class Export:
         self._add_transactions()
         self._add_recalls()
         self._add_deliveries()
+        if self._has_pops:
+            self._add_pops()
         self._add_losses()
         writer = HistoryWriter(file, lambda: world.now_us / MS, run=f"seed {world.seed}", promises=self._promises())
         ops: dict[str, int] = {}
@@ -97,6 +103,7 @@ class Export:
             "early_ms": 2.0 + ahead_ms + clocks_ms,
             "recall_ms": 2.0 + ahead_ms + clocks_ms,
             "repeated_delays": not is_quiet,
+            "pop_slack_ms": _CLOCKS_MS if self._has_registry else 0.0,
         }
 
     def _add(self, at_us: int, rank: int, kind: str, process: str, f: str, op: str = "", **fields: Any) -> None:
@@ -173,7 +180,8 @@ class Export:
     def _add_deliveries(self) -> None:
         for given in self._expected.given:
             message = self._expected.messages[given.key]
-            if message.topic in TOPICS:
+            is_pop = self._has_pops and given.consumer_group == POP_GROUP
+            if message.topic in TOPICS and not is_pop:
                 fields: dict[str, Any] = {
                     "group": given.consumer_group,
                     "q": f"{given.topic}/{given.group}/{given.queue_id}",
@@ -182,6 +190,45 @@ class Export:
                     "unordered": True,
                 }
                 self._add(given.at_us, _DELIVERY, "note", given.consumer_group, "poll", **fields)
+
+    def _are_pops_final(self) -> bool:
+        """Return whether the promises of pops hold without exceptions: see `checkers.pops`."""
+        hosts: list[Host] = self._cluster.hosts
+        if any(kind.startswith(_TORN) for kind in self._run.world.faults):
+            return False
+        if any(host.losses_us or host.flips or host.machine.jumps for host in hosts):
+            return False
+        if isinstance(self._run.checks, GroupChecks) and self._run.checks.accepted_us:
+            return False
+        return not self._has_registry or all(mode_of(group) is Mode.ELECT for group in self._groups.values())
+
+    def _add_pops(self) -> None:
+        pops, numbers = self._run.final_checks.pops, count()
+        ops: dict[tuple[Hold, str], str] = {}
+        for event in () if pops is None else pops.events:
+            hold, place = event.hold, event.hold.place
+            assert place is not None, "popped"
+            queue = f"{place.topic}/{place.group}/{place.queue_id}"
+            where: dict[str, Any] = {"group": POP_GROUP, "q": queue}
+            is_hold = is_stored_once(self._expected.messages[hold.key]) and hold.is_replicated
+            if event.what == "popped":
+                given: dict[str, Any] = where | {"messages": [[place.queue_offset, hold.key]]}
+                more: dict[str, Any] = {"partial": True, "unordered": True}
+                if is_hold:
+                    more = {"since": event.since_us / MS, "invisible_ms": event.invisible_ms}
+                f = "pop" if is_hold else "poll"
+                self._add(event.at_us, _DELIVERY, "note", POP_GROUP, f, **given, **more)
+            elif is_hold:
+                f = "ack" if event.what in ("asked", "acked") else "invisible"
+                is_begin = event.what in ("asked", "changed")
+                if is_begin:
+                    ops[hold, f] = f"{f} {next(numbers)}"
+                op, rank = ops[hold, f], _BEGIN if is_begin else _OUTCOME
+                where["offset"] = place.queue_offset
+                if f == "invisible":
+                    where["invisible_ms"] = event.invisible_ms
+                fields = where if is_begin else {}
+                self._add(event.at_us, rank, "invoke" if is_begin else "ok", POP_GROUP, f, op, **fields)
 
     # Losses.
 

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from judge.anomalies import RULES
 from judge.verdict import judge
-from tests.judge.healthy import Q0, SECOND, Lines, Run, at, healthy, index_of, verdict_of
+from tests.judge.healthy import Q0, SECOND, TIMER_Q, Lines, Run, at, healthy, index_of, messages, verdict_of
 from tests.judge.planted import PLANTED, committed_lost, lost, lost_at_the_end, offset_back, order, pop_again
 
 
@@ -140,6 +141,59 @@ def test_invisible_time_that_was_renewed_counts() -> None:
     run.now_ms += 2 * SECOND
     run.pop(Q0, 0, "a-0")
     assert verdict_of(run.lines()).counts == {"pop-overlap": 1}
+
+
+def test_message_sent_once_is_one_also_in_a_retry_topic() -> None:
+    for sends, count in ((1, 1), (2, 0)):
+        run = Run()
+        run.send("a", "a-0", offset=0, sends=sends)
+        run.pop(Q0, 0, "a-0")
+        run.call("pop", "ack", group="gp", q=Q0, offset=0)
+        run.now_ms += 20 * SECOND
+        run.pop("%RETRY%gp_Orders/a/0", 7, "a-0")
+        assert verdict_of(run.lines()).counts["pop-again"] == count
+
+
+def test_late_response_of_a_pop_is_no_overlap() -> None:
+    run = Run()
+    run.send("a", "a-0", offset=0)
+    given: dict[str, Any] = {"group": "gp", "q": Q0, "messages": messages(0, ["a-0"]), "invisible_ms": SECOND}
+    run.writer.note("p2", "pop", since=5_000.0, t=5_001.0, **given)
+    run.writer.note("p1", "pop", since=3_000.0, t=5_002.0, **given)
+    assert not verdict_of(run.lines()).anomalies
+
+
+def test_popped_message_that_a_poll_gives_again_is_not_lost() -> None:
+    for is_given, count in ((True, 0), (False, 1)):
+        run = Run()
+        run.send("a", "a-0", offset=0)
+        run.pop(Q0, 0, "a-0")
+        if is_given:
+            run.poll("c", "%RETRY%gp_Orders/a/0", 0, "a-0", group="gp")
+        run.writer.note("end", "settled")
+        assert verdict_of(run.lines()).counts["pop-lost"] == count
+
+
+def test_acknowledgement_that_is_not_kept_promises_no_place() -> None:
+    run = Run()
+    op = run.writer.invoke("a", "send", id="a-0", topic="Orders")
+    run.writer.end("a", "send", op, status="FLUSH_SLAVE_TIMEOUT", q=Q0, offset=0)
+    run.send("a", "a-1", offset=0)
+    run.read(Q0, 0, "a-1")
+    run.writer.note("end", "settled")
+    lines = run.lines()
+    assert not verdict_of(lines).anomalies
+    found = verdict_of(_with(lines, kept=["SEND_OK", "FLUSH_SLAVE_TIMEOUT"])).counts
+    assert found == {"diverging": 1, "order": 1, "unseen": 1}
+
+
+def test_message_whose_time_has_not_come_is_not_unseen() -> None:
+    for due, count in ((10.0, 1), (60 * SECOND, 0)):
+        run = Run()
+        run.send("a", "w-1", TIMER_Q, 0, due=due)
+        run.now_ms += SECOND
+        run.writer.note("end", "settled")
+        assert verdict_of(run.lines()).counts["unseen"] == count
 
 
 def test_without_an_end_nothing_is_unseen() -> None:
