@@ -9,7 +9,7 @@ from typing import Any
 
 from judge import cycles
 from judge.anomalies import Anomaly, Findings
-from judge.history import Header, Line, read_header, read_lines
+from judge.history import Header, HistoryError, Line, read_header, read_lines
 from judge.messages import Faults, Messages
 from judge.offsets import Offsets
 from judge.order import Order
@@ -57,6 +57,8 @@ class Judge:
         self._order = Order(promises, self.findings, self._faults)
         self._graph = cycles.Graph(promises)
         self._kept = promises.kept
+        self._open: dict[tuple[str, int], str] = {}
+        """Operations without an outcome."""
         self._has_order = promises.order != "none"
         self._settled = 0
         self._settled_ms = 0.0
@@ -79,10 +81,26 @@ class Judge:
         }
 
     def see(self, number: int, line: Line) -> None:
-        """Judge a line by those before it."""
+        """Judge a line by those before it.
+
+        Raises:
+            HistoryError: it is the outcome of an operation that has not begun, or begins one that is open.
+        """
+        if "op" in line:
+            self._check_operation(number, line)
         self._verdict.operations[f"{line['f']} {line['type']}"] += 1
         self._verdict.lines = number
         self._handlers[line["f"]](number, line)
+
+    def _check_operation(self, number: int, line: Line) -> None:
+        """Check that an operation begins once, and ends after that."""
+        key, f = (line["p"], line["op"]), line["f"]
+        if line["type"] == "invoke":
+            if key in self._open:
+                raise HistoryError(number, f"operation {key[1]} of {key[0]} has begun already and has no outcome yet")
+            self._open[key] = f
+        elif self._open.pop(key, "") != f:
+            raise HistoryError(number, f"no {f} with number {key[1]} of {key[0]} has begun")
 
     def _send(self, number: int, line: Line) -> None:
         if line["type"] == "invoke":

@@ -111,7 +111,9 @@ def committed_lost() -> Lines:
 
 
 def undecided() -> Lines:
-    return [line for line in healthy() if line.get("id") != "t-2" or line["f"] != "end"]
+    lines = healthy()
+    ended = lines[index_of(lines, at("end", "invoke", id="t-2"))]["op"]
+    return [line for line in lines if line.get("f") != "end" or line["op"] != ended]
 
 
 def early() -> Lines:

@@ -63,6 +63,11 @@ def test_allowed_rule_does_not_count(tmp_path: Path, capsys: pytest.CaptureFixtu
             "messages is [[1]]",
         ),
         ('{}\n{"t": 1, "p": "a", "f": "send", "type": "ok", "op": 1, "q": "T"}', "expected topic/broker/number"),
+        ('{}\n{"t": 1, "p": "a", "f": "send", "type": "ok", "op": 1}', "no send with number 1 of a has begun"),
+        (
+            "{}" + 2 * '\n{"t": 1, "p": "a", "f": "recall", "type": "invoke", "op": 1, "id": "x"}',
+            "line 3: operation 1 of a has begun already",
+        ),
         (
             '{}\n{"t": 1, "p": "a", "f": "end", "type": "invoke", "op": 1, "id": "x", "outcome": "?"}',
             "expected commit or rollback",
