@@ -41,6 +41,7 @@ from chaos.resources import leaks
 from chaos.stores import check, records
 from chaos.world import World
 from judge.anomalies import Anomaly
+from judge.history import HistoryError
 from judge.verdict import judge
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
@@ -173,8 +174,11 @@ def _promises(mode: Mode) -> dict[str, Any]:
 
 def judged(path: Path) -> list[str]:
     """Return the anomalies that the judge finds in a history."""
-    with path.open(encoding="utf-8") as file:
-        verdict = judge(file)
+    try:
+        with path.open(encoding="utf-8") as file:
+            verdict = judge(file)
+    except HistoryError as error:
+        return [f"judge: the history cannot be read: {error}"]
     first: dict[str, Anomaly] = {}
     for anomaly in verdict.anomalies:
         first.setdefault(anomaly.rule, anomaly)
@@ -290,7 +294,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--history",
         type=Path,
         metavar="FILE",
-        help="where the history for python -m judge goes; by default among the stores and logs. With --runs 1",
+        help="where the history for python -m judge goes, with --runs 1; that of a failed run is beside its report",
     )
     parser.add_argument("--keep", action="store_true", help="keep stores and logs of every run, not of bad ones alone")
     args = parser.parse_args(arguments)
@@ -312,7 +316,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Run a seed, write its report and print it; stores and logs are kept after a violation."""
+    """Run a seed, write its report and print it; after a violation stores and logs are kept, and the history beside the
+    report."""
     directory = Path(tempfile.mkdtemp(prefix=f"tandemq-chaos-{seed}-"))
     (directory / "zookeeper").mkdir()
     try:
@@ -326,6 +331,9 @@ def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any
         shutil.rmtree(directory, ignore_errors=True)
         raise
     (args.reports / f"{seed}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    history = directory / HISTORY
+    if report["violations"] and history.exists():
+        shutil.copyfile(history, args.reports / f"{seed}.history.jsonl")
     if report["violations"] or args.keep:
         console.print(f"its stores and logs are in {directory}")
     else:

@@ -164,6 +164,9 @@ def test_anomalies_of_a_run_are_its_violations(tmp_path: Path) -> None:
     [text] = judged(path)
     number = len(seen.file.getvalue().splitlines())
     assert text == f"judge: 1 phantom, first: a-10 was read and not sent before, lines ({number},) of the history"
+    path.write_text("no history", encoding="utf-8")
+    [text] = judged(path)
+    assert text.startswith("judge: the history cannot be read: line 1: no JSON")
 
 
 def test_send_without_an_answer_may_have_stored_it() -> None:
