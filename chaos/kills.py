@@ -152,7 +152,8 @@ class OwnClients:
 
     def _is_drained(self) -> bool:
         has_pops = len(self._others) > _WITHOUT_POPS
-        return self._recorder.has_read(self._sent) and not (has_pops and self._popped.missing(self._sent))
+        due = self._sent.union(tuple(self._popped.places.values()))
+        return self._recorder.has_read(self._sent) and not (has_pops and self._popped.missing(due))
 
     def _pop(self) -> None:
         consume(self._members.address, TOPIC, self._popped, self._drained)

@@ -161,21 +161,24 @@ class Export:
         return due_us > self._run.world.now_us or any(host.machine.jumps for host in self._cluster.hosts)
 
     def _add_transactions(self) -> None:
-        """Add decisions, at the time of the response to the half message: when exactly they were made is not known."""
+        """Add decisions at the time of the sends: when exactly they were made is not known."""
         for message in self._expected.messages.values():
             if not message.is_half or message.outcome in (None, TransactionState.UNKNOWN) or not message.attempts:
                 continue
-            at_us = min(attempt.answered_us or attempt.sent_us for attempt in message.attempts)
+            at_us = min(attempt.sent_us for attempt in message.attempts)
             outcome = "commit" if message.outcome is TransactionState.COMMIT else "rollback"
             op = f"end {message.key}"
             self._add(at_us, _BEGIN, "invoke", message.producer, "end", op, id=message.key, outcome=outcome)
 
     def _add_recalls(self) -> None:
-        for number, recall in enumerate(self._expected.recalls):
-            message, op = self._expected.messages[recall.key], f"recall {number}"
-            self._add(recall.sent_us, _BEGIN, "invoke", message.producer, "recall", op, id=recall.key)
+        for key, at_us in self._expected.recall_requests.items():
+            producer = self._expected.messages[key].producer
+            self._add(at_us, _BEGIN, "invoke", producer, "recall", f"recall {key}", id=key)
+        confirmed = {recall.key: recall.confirmed_us for recall in reversed(self._expected.recalls)}
+        for key, at_us in confirmed.items():
+            message = self._expected.messages[key]
             if len(message.attempts) == 1:  # of several copies only one is named by a recall
-                self._add(recall.confirmed_us, _OUTCOME, "ok", message.producer, "recall", op)
+                self._add(at_us, _OUTCOME, "ok", message.producer, "recall", f"recall {key}")
 
     def _add_deliveries(self) -> None:
         for given in self._expected.given:
