@@ -28,7 +28,7 @@ ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clust
 CHOSEN   = $(if $(k),-k "$(k)")
 # How long each test of a run took, the longest first.
 TIMES    = --durations=15 --durations-to=build/durations/$@.txt
-TYPED   := src/tandemq lab tests chaos $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
+TYPED   := src/tandemq lab tests chaos judge $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Images for containers often set it. Every process would then compile what it imports: `make test` would take half as long
@@ -233,4 +233,4 @@ lock:  ## resolve the dependencies of pyproject.toml into the lock files
 
 clean:  ## remove the files of builds and tests, except the environment
 	rm -rf build dist htmlcov .coverage .mypy_cache .ruff_cache .hypothesis
-	find src lab tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src lab tests bench chaos judge -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,6 +21,7 @@ from chaos.grpc_clients import GROUP as GRPC_GROUP
 from chaos.grpc_clients import GrpcClients
 from chaos.grpc_transactions import GrpcTransactionClient, client_of
 from chaos.history import History, Place
+from chaos.recorder import Recorder, read_all
 from chaos.static_topics import StaticTopicClients
 from chaos.transactions import TransactionClient, TransactionHistory
 from chaos.world import World
@@ -76,15 +77,16 @@ class ClientThread(threading.Thread):
 class Clients:
     """All clients, a thread each."""
 
-    def __init__(self, world: World, random: Random) -> None:
-        """`random`: draws for the clients of a static topic."""
+    def __init__(self, world: World, random: Random, recorder: Recorder | None = None) -> None:
+        """`random`: draws for the clients of a static topic; `recorder`: writes the history for the judge."""
         self._world = world
-        self.history = History()
+        self._recorder = recorder
+        self.history = History(recorder=recorder, group=CONSUMERS)
         self._is_over = threading.Event()
         self._drained = threading.Event()
         self.transacting = TransactionClient(world.name_server.address, TOPIC, self.history)
-        self.filtered = filters.FilterHistory()
-        self.popped = pops.PopHistory(elects=world.mode is Mode.ELECT)
+        self.filtered = filters.FilterHistory(recorder=recorder)
+        self.popped = pops.PopHistory(elects=world.mode is Mode.ELECT, recorder=recorder, has_holds=True)
         self.timers = timers.TimerFigures()
         proxies = {proxy.name: proxy.client_address for proxy in world.proxies}
         self.grpc_transacting = GrpcTransactionClient(client_of(list(proxies.values()), TOPIC), TOPIC, self.history)
@@ -94,8 +96,10 @@ class Clients:
             QUEUES,
             world.group,
             self.history,
-            pops.PopHistory(elects=world.mode is Mode.ELECT, group=GRPC_GROUP),
+            pops.PopHistory(elects=world.mode is Mode.ELECT, group=GRPC_GROUP, recorder=recorder),
         )
+        for known in self.all_transactions():
+            known.recorder = recorder
         senders: dict[str, Callable[[], None]] = {
             "producer a": lambda: self._produce("a"),
             "producer b": lambda: self._produce("b"),
@@ -110,6 +114,8 @@ class Clients:
             "gRPC consumer": lambda: self.grpc.consume(self._drained),
             "offsets": self._watch_offsets,
         }
+        if recorder is not None:
+            others["reader"] = lambda: read_all(world.name_server.address, TOPIC, recorder, self._drained)
         self.beside: BesideClients | None = None
         """Clients of the other shard, in runs with shards."""
         if world.other_group:
@@ -202,12 +208,13 @@ class Clients:
                     self._recall(one, body, result)
 
     def _recall(self, producer: BlockingProducer, body: str, result: SendResult) -> None:
-        self.history.recalled.add(body)
+        self.history.recalling(body)
         try:
             producer.recall(result)
         except TandemError:  # its time may have come meanwhile
             self.timers.recalls_failed += 1
         else:
+            self.history.recall_confirmed(body)
             self.timers.recalls += 1
 
     def _consume(self) -> None:
@@ -229,7 +236,7 @@ class Clients:
                 history.received(body, stored.tags, keys, place, at=last, is_retry=is_retry)
                 times[body] = times.get(body, 0) + 1
                 if times[body] <= _rejections(body):
-                    history.sent_back(body)
+                    history.sent_back(body, None if is_retry else place)
                     message.retry()
                 else:
                     message.ack()
@@ -248,6 +255,8 @@ class Clients:
                 "queueId": str(queue_id),
                 "setZeroIfNotFound": "false",
             }
+            recorder = self._recorder
+            op = 0 if recorder is None else recorder.asking_offset(CONSUMERS, recorder.queue(queue_id))
             answer = try_request(broker.own_address, Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 offset = int(answer.fields["offset"])
@@ -255,6 +264,8 @@ class Clients:
                 offset = 0  # it has permission, and no commit yet
             else:
                 return  # it has no permission, so clients do not ask it for offsets
+            if recorder is not None:
+                recorder.offset(op, offset, broker.name)
             may_be_behind = self._world.mode is Mode.SLAVE_CONSUME and self._world.may_lag
             self.history.offset_reported(queue_id, offset, broker.name, may_be_behind=may_be_behind)
 

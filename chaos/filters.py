@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.history import Place, Stored
+from chaos.recorder import Recorder
 from tandemq import ConsumeFrom, Sql
 from tandemq.client.blocking import BlockingConsumer
 from tandemq.run.ports import Setting
@@ -52,9 +53,13 @@ class FilterHistory:
     delivered: dict[Place, str] = field(default_factory=dict)
     bodies: set[str] = field(default_factory=set)
     violations: list[str] = field(default_factory=list)
+    recorder: Recorder | None = None
+    """Writes the history for the judge."""
 
     def received(self, body: str, place: Place) -> None:
         """Record a delivery."""
+        if self.recorder is not None:
+            self.recorder.delivered(GROUP, self.recorder.queue(place.queue_id), place.offset, body)
         if not matches(body):
             self.violations.append(f"I21: {body[:80]!r}, given at {place}, does not match")
         other = self.delivered.setdefault(place, body)

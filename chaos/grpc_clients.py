@@ -134,7 +134,7 @@ class GrpcSender:
             self._history.answered_without_queue(body, entry.offset)
 
     def _recall(self, body: str, handle: str) -> None:
-        self._history.recalled.add(body)
+        self._history.recalling(body)
         request = pb.RecallMessageRequest(topic=self._topic, recall_handle=handle)
         try:
             self._calls.call("RecallMessage", request, pb.RecallMessageResponse, _CALL_S)

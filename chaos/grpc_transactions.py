@@ -80,17 +80,17 @@ class GrpcTransactionClient:
     def _make(self, number: int) -> None:
         """Commit five of ten transactions, roll back two, forget three."""
         body, known = f"{NAME}-{number}", self.transactions
-        self._history.sending(body, NAME)
+        self._history.sending(body, NAME, is_half=True)
         turn = number % 10
         state = None if turn > 6 else _COMMIT if turn < 5 else _ROLLBACK
         entry = self._send(body)
         if entry is None:
             if state is not None:
-                known.outcomes[body] = _ROLLBACK  # if it is stored, checks are answered so
+                known.decided(body, _ROLLBACK)  # if it is stored, checks are answered so
             return
-        known.stored.add(body)
+        known.half_stored(body)
         if state is not None:
-            known.outcomes[body] = state
+            known.decided(body, state)
             self._end(body, entry.transaction_id, state, pb.TransactionSource.SOURCE_CLIENT)
 
     def _send(self, body: str) -> pb.SendResultEntry | None:

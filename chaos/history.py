@@ -27,6 +27,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from chaos.recorder import Recorder
+from tandemq.model.topic import retry_topic
+
 _SHOWN = 3
 _EARLY_S = 0.002
 """Tolerance: brokers count whole milliseconds."""
@@ -88,6 +91,10 @@ class History:
     longest_read_gap_s: float = 0.0
     offsets_behind: int = 0
     """How often a slave that took over reading had lower offsets than its master: see `offset_reported`."""
+    recorder: Recorder | None = None
+    """Writes the history for the judge."""
+    group: str = ""
+    """The consumer group of the deliveries, for the recorder."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     """Guards the counters that two producers share."""
     _sent: dict[str, str] = field(default_factory=dict)
@@ -116,8 +123,10 @@ class History:
         """Bodies that were delivered."""
         return set(self._bodies)
 
-    def sending(self, body: str, tag: str, *, due: float = 0.0, is_timed: bool = False) -> None:
+    def sending(self, body: str, tag: str, *, due: float = 0.0, is_timed: bool = False, is_half: bool = False) -> None:
         """Record a send; the message's key is its body. `due`: earliest delivery of a delayed or timed message."""
+        if self.recorder is not None:
+            self.recorder.sending(tag, body, due=due, is_timed=is_timed, is_half=is_half)
         self._sent[body] = tag
         if due:
             self._due[body] = due
@@ -128,6 +137,8 @@ class History:
         """Record a response that says the message is stored. `was_due`: a timed one in its topic at once."""
         with self._lock:
             self.statuses[status] = self.statuses.get(status, 0) + 1
+        if self.recorder is not None:
+            self._record_answer(self.recorder, body, "SEND_OK" if is_ok else status, place, was_due=was_due)
         if not is_ok:
             return
         if body in self._timed and not was_due:
@@ -137,10 +148,30 @@ class History:
         else:
             self.acknowledged[body] = place
 
+    def _record_answer(self, recorder: Recorder, body: str, status: str, place: Place, *, was_due: bool) -> None:
+        queue_id, offset = place
+        if body in self._due and not was_due:
+            recorder.answered_waiting(body, status, queue_id, offset, is_timed=body in self._timed)
+        else:
+            recorder.answered(body, status, recorder.queue(queue_id), offset)
+
+    def recalling(self, body: str) -> None:
+        """Record that a producer takes a timed message back."""
+        self.recalled.add(body)
+        if self.recorder is not None:
+            self.recorder.recalling(self._sent[body], body)
+
+    def recall_confirmed(self, body: str) -> None:
+        """Record that a broker has confirmed this."""
+        if self.recorder is not None:
+            self.recorder.recalled(self._sent[body], body)
+
     def answered_without_queue(self, body: str, offset: int) -> None:
         """Record a response that says the message is stored, and at which offset of its queue."""
         with self._lock:
             self.statuses["OK"] = self.statuses.get("OK", 0) + 1
+        if self.recorder is not None:
+            self.recorder.answered(body, "SEND_OK")
         self.unplaced[body] = offset
 
     def refused(self, error: str) -> None:
@@ -151,6 +182,9 @@ class History:
 
     def received(self, body: str, tag: str, key: str, place: Place, *, at: float = 0.0, is_retry: bool = False) -> None:
         """Record a delivery at a time; `is_retry`: from the retry topic."""
+        if self.recorder is not None:
+            queue = self.recorder.queue(place.queue_id, retry_topic(self.group) if is_retry else "")
+            self.recorder.delivered(self.group, queue, place.offset, body, tag)
         self._check_sent(body, tag, key, f"given at {place}")
         if is_retry:
             self._name(self.retried, place, body, "retry queue")
@@ -174,8 +208,10 @@ class History:
             self.duplicates += body in self._bodies
         self._bodies.add(body)
 
-    def sent_back(self, body: str) -> None:
-        """Record that the consumer is about to reject a message."""
+    def sent_back(self, body: str, place: Place | None = None) -> None:
+        """Record that the consumer is about to reject a message. `place`: of its delivery."""
+        if self.recorder is not None and place is not None:
+            self.recorder.sent_back(self.group, self.recorder.queue(place.queue_id), place.offset, body)
         self.rejected += 1
         self._outstanding[body] = self._outstanding.get(body, 0) + 1
 

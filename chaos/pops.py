@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.history import Place, Stored
+from chaos.recorder import Recorder
 from tandemq import ConsumeFrom
 from tandemq.client.blocking import BlockingPopConsumer
 from tandemq.errors import TandemError
 from tandemq.model.message import REAL_TOPIC
-from tandemq.model.topic import REVIVE_TOPIC_PREFIX
+from tandemq.model.topic import REVIVE_TOPIC_PREFIX, retry_topic
 
 GROUP = "chaos-pop"
 INVISIBLE_S = 10
@@ -54,12 +55,18 @@ class PopHistory:
     came_back: int = 0
     unknown: set[str] = field(default_factory=set)
     """Messages of which an acknowledgement was asked for, but not confirmed: it may count."""
+    recorder: Recorder | None = None
+    """Writes the history for the judge."""
+    has_holds: bool = False
+    """Whether all acknowledgements are recorded, so that the judge knows what the group holds."""
     repeated: int = 0
     """Deliveries after a confirmed acknowledgement in groups that do not elect."""
     violations: list[str] = field(default_factory=list)
 
     def received(self, body: str, place: Place | None) -> None:
         """Record a delivery. `place`: in the topic's queues; None: from a retry topic."""
+        if self.recorder is not None:
+            self._record(self.recorder, body, place)
         if place is None:
             self.came_back += 1
             return
@@ -71,6 +78,25 @@ class PopHistory:
                 f"I25: {body[:80]!r} at {place} was popped again after {self.group} had acknowledged it"
             )
         self.repeated += place in self.ended
+
+    def _record(self, recorder: Recorder, body: str, place: Place | None) -> None:
+        queue_id, offset = place or (0, -1)
+        queue = recorder.queue(queue_id, "" if place else retry_topic(self.group))
+        if self.has_holds:
+            recorder.popped(self.group, queue, offset, body, INVISIBLE_S * 1_000)
+        else:
+            recorder.delivered(self.group, queue, offset, body)
+
+    def acknowledging(self, place: Place | None) -> int:
+        """Record that an acknowledgement is requested; return its number, 0 if it is not recorded."""
+        if self.recorder is None or place is None:
+            return 0
+        return self.recorder.acking(self.group, self.recorder.queue(place.queue_id), place.offset)
+
+    def outcome(self, op: int, *, is_confirmed: bool) -> None:
+        """Record the outcome of such a request."""
+        if self.recorder is not None and op:
+            self.recorder.acked(self.group, op, is_confirmed=is_confirmed)
 
     def acknowledged(self, body: str, place: Place | None) -> None:
         """Record a confirmed acknowledgement."""
@@ -116,11 +142,14 @@ def consume(name_server: str, topic: str, history: PopHistory, drained: threadin
             history.received(body, place)
             is_ack = not is_returned(body) or body in returned
             returned.add(body)
+            op = history.acknowledging(place) if is_ack else 0
             try:
                 if is_ack:
                     message.ack()
+                    history.outcome(op, is_confirmed=True)
                     history.acknowledged(body, place)
                 else:
                     message.retry(1)
             except TandemError:  # a message that is not acknowledged comes back when its time is over
+                history.outcome(op, is_confirmed=False)
                 history.unknown.update([body] * is_ack)

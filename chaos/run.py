@@ -38,10 +38,14 @@ from chaos.logical_history import LogicalHistory
 from chaos.machines import SHARDS, Machine
 from chaos.permissions import overlaps
 from chaos.processes import mono_ms
+from chaos.recorder import Recorder
 from chaos.requests import TOPIC as STATIC_TOPIC
 from chaos.resources import leaks
 from chaos.stores import check, records
 from chaos.world import World
+from judge.anomalies import Anomaly
+from judge.history import HistoryError
+from judge.verdict import judge
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
@@ -57,6 +61,10 @@ SLAVE_READS = 1 / 3
 """Share of the runs in which slaves deliver messages that they have and the consumer has not."""
 SHARDED = 1 / 4
 """Share of the runs in which members are machines with two shards, see `chaos.machines`."""
+HISTORY = "history.jsonl"
+"""Name of the history among the stores and logs of a run."""
+EARLY_MS = 2.0
+"""Tolerance for delayed and timed messages: brokers count whole milliseconds."""
 STATIC_TOPICS = 1 / 3
 """Share of the runs with a static topic over the group and a broker beside it."""
 REGISTRIES = ("namesrv", "zookeeper", "zookeeper3", "etcd", "etcd3")
@@ -65,9 +73,24 @@ _VIOLATIONS_SHOWN = 50
 
 
 def run(
-    seed: int, seconds: float, directory: Path, registry: Registry, *, shards: bool | None = None
+    seed: int,
+    seconds: float,
+    directory: Path,
+    registry: Registry,
+    history_path: Path,
+    *,
+    shards: bool | None = None,
 ) -> dict[str, Any]:
-    """Run one seed; return its report. `shards`: whether members have shards; None: the seed decides."""
+    """Run one seed; return its report.
+
+    Args:
+        seed: the seed.
+        seconds: how long faults happen.
+        directory: of stores and logs.
+        registry: of the brokers' group.
+        history_path: file for the history, which the judge then reads.
+        shards: whether members have shards; None: the seed decides.
+    """
     random = Random(seed)
     mode = random.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME, Mode.STATIC))
     members = random.choice((2, 3))
@@ -97,17 +120,21 @@ def run(
     clients_log = logging.FileHandler(directory / "clients.log", encoding="utf-8")
     clients_log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[clients_log], force=True)
-    with World(
-        directory,
-        mode=mode,
-        members=members,
-        registry=registry.address,
-        ensemble=registry.ensemble,
-        settings=settings,
-        neighbour=neighbour,
-        shard=shard,
-    ) as world:
-        clients = Clients(world, static)
+    with (
+        World(
+            directory,
+            mode=mode,
+            members=members,
+            registry=registry.address,
+            ensemble=registry.ensemble,
+            settings=settings,
+            neighbour=neighbour,
+            shard=shard,
+        ) as world,
+        history_path.open("w", encoding="utf-8") as file,
+    ):
+        recorder = Recorder(file, TOPIC, world.group, run=f"seed {seed}", system="TandemQ", promises=_promises(mode))
+        clients = Clients(world, static, recorder)
         clients.start()
         faults = Faults(world, random)
         faults.run(seconds)
@@ -120,13 +147,15 @@ def run(
         grown = [growth for child in world.children if (growth := child.growth()) is not None]
         violations += leaks(grown)
         violations += world.stop_all()
+        stores: dict[str, Any] = {}
+        if is_whole:
+            violations += _check_stores(world.brokers, clients, stores, recorder)
+            recorder.settled()
     history = clients.history
     violations += _rights(world.brokers)
-    stores: dict[str, Any] = {}
-    if is_whole:
-        violations += _check_stores(world.brokers, clients, stores)
-        if clients.static is not None and world.neighbour is not None:
-            violations += _check_static(world.brokers[0], world.neighbour, clients.static.history, stores)
+    violations += judged(history_path)
+    if is_whole and clients.static is not None and world.neighbour is not None:
+        violations += _check_static(world.brokers[0], world.neighbour, clients.static.history, stores)
     report |= {"faults": faults.done, "seconds": round(time.monotonic() - begun, 1)}
     report |= history.report() | {"transactions": clients.transacting.transactions.report()}
     report |= {"grpc": clients.grpc.report(), "grpc_transactions": clients.grpc_transacting.report()}
@@ -140,6 +169,36 @@ def run(
     report |= {"resources": [growth.report() for growth in grown], "stores": stores}
     report["violations"] = _told(history.violations + violations)
     return report
+
+
+def _promises(mode: Mode) -> dict[str, Any]:
+    """Return what the clients of a run may rely on; brokers are killed, and lose no bytes."""
+    is_elected = mode is Mode.ELECT
+    return {
+        "order": "realtime",
+        "repeated_delays": True,
+        "early_ms": EARLY_MS,
+        "recall_ms": EARLY_MS,
+        "offsets": "monotonic" if is_elected else "any",
+        "pops": "final" if is_elected else "any",
+        "pop_slack_ms": pops.INVISIBLE_S * 1_000,  # when a message was popped is not known
+    }
+
+
+def judged(path: Path) -> list[str]:
+    """Return the anomalies that the judge finds in a history."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            verdict = judge(file)
+    except HistoryError as error:
+        return [f"judge: the history cannot be read: {error}"]
+    first: dict[str, Anomaly] = {}
+    for anomaly in verdict.anomalies:
+        first.setdefault(anomaly.rule, anomaly)
+    return [
+        f"judge: {count} {rule}, first: {first[rule].text}, lines {first[rule].lines} of the history"
+        for rule, count in verdict.counts.items()
+    ]
 
 
 def _draw_shard(seed: int, shards: bool | None) -> tuple[int | None, dict[str, Setting]]:
@@ -175,7 +234,7 @@ def _rights(brokers: list[Broker]) -> list[str]:
     return overlaps(logs, {broker.name: broker.deaths for broker in brokers}, mono_ms())
 
 
-def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, Any]) -> list[str]:
+def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, Any], recorder: Recorder) -> list[str]:
     """Check the stores of brokers that were in sync and have stopped; return their violations."""
     history = clients.history
     try:
@@ -188,12 +247,13 @@ def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, An
                 other = machines[0].shard_path(SHARDS - 1 - machines[0].shard)
                 clients.beside.history.check_log(f"{machines[0].name}, other shard", records(other, beside.TOPIC))
         first, store = brokers[0], brokers[0].judged_store
-        history.check_log(first.name, records(store, TOPIC))
         timed = [record for record in records(store, TIMER_TOPIC) if not pops.is_of_pop(record)]
         delayed, retried = [records(store, topic) for topic in (SCHEDULE_TOPIC, retry_topic(CONSUMERS))]
         waiting = (record for record in timed if not timers.is_request(record))
         history.check_aside(first.name, delayed, retried, waiting)
         messages, *told = [list(records(store, topic)) for topic in (TOPIC, HALF_TOPIC, OP_HALF_TOPIC)]
+        history.check_log(first.name, messages)
+        recorder.stored(first.name, ((*record.place, record.body, record.tag) for record in messages))
         for known in clients.all_transactions():
             found += known.check_log(first.name, messages, *told)
         found += clients.filtered.check_log(first.name, messages)
@@ -265,8 +325,16 @@ def main(arguments: list[str] | None = None) -> int:
         help="members with shards, or none: not as the seed draws",
     )
     parser.add_argument("--registry", choices=REGISTRIES, help="not as the seed draws")
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="where the history for python -m judge goes, with --runs 1; that of a failed run is beside its report",
+    )
     parser.add_argument("--keep", action="store_true", help="keep stores and logs of every run, not of bad ones alone")
     args = parser.parse_args(arguments)
+    if args.history is not None and args.runs != 1:
+        parser.error("--history is of one run: add --runs 1")
     console = Console(width=140, highlight=False)
     args.reports.mkdir(parents=True, exist_ok=True)
     bad = done = 0
@@ -285,18 +353,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Run a seed, write its report and print it; stores and logs are kept after a violation."""
+    """Run a seed, write its report and print it; after a violation stores and logs are kept, and the history beside the
+    report."""
     directory = Path(tempfile.mkdtemp(prefix=f"tandemq-chaos-{seed}-"))
     try:
         with _registry(args.registry or _kind_of(seed), directory / "registry") as registry:
             try:
-                report = run(seed, args.seconds, directory, registry, shards=args.shards)
+                history_path = args.history or directory / HISTORY
+                report = run(seed, args.seconds, directory, registry, history_path, shards=args.shards)
             except TandemError as error:
                 report = {"seed": seed, "mode": "", "violations": [f"I14: {error}"]}
     except KeyboardInterrupt:
         shutil.rmtree(directory, ignore_errors=True)
         raise
     (args.reports / f"{seed}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    history = directory / HISTORY
+    if report["violations"] and history.exists():
+        shutil.copyfile(history, args.reports / f"{seed}.history.jsonl")
     if report["violations"] or args.keep:
         console.print(f"its stores and logs are in {directory}")
     else:

@@ -16,6 +16,7 @@ from typing import Any
 
 from chaos.filters import properties_of
 from chaos.history import History, Stored
+from chaos.recorder import Recorder
 from tandemq.client.blocking import BlockingTransactionProducer
 from tandemq.errors import TandemError
 from tandemq.model.message import PRODUCER_GROUP, TRAN_MSG, Message, SendStatus, StoredMessage
@@ -53,6 +54,8 @@ class TransactionHistory:
     checks: int = 0
     asked: set[str] = field(default_factory=set)
     """Bodies of those that were left undecided once."""
+    recorder: Recorder | None = None
+    """Writes the history for the judge."""
     refused: list[str] = field(default_factory=list)
     """Ends that a broker refused although it had acknowledged the half message."""
 
@@ -65,6 +68,18 @@ class TransactionHistory:
     def undecided(self) -> set[str]:
         """Bodies of acknowledged half messages that no broker has asked about yet."""
         return self.stored - self.outcomes.keys()
+
+    def half_stored(self, body: str) -> None:
+        """Record that a half message was answered SEND_OK."""
+        if self.recorder is not None:
+            self.recorder.half_stored(body)
+        self.stored.add(body)
+
+    def decided(self, body: str, state: TransactionState) -> None:
+        """Record the outcome that the producer decides."""
+        if self.recorder is not None:
+            self.recorder.decided(self.name, body, is_commit=state is _COMMIT)
+        self.outcomes[body] = state
 
     def check(self, delivered: set[str]) -> list[str]:
         """Return the violations of I11 among the deliveries."""
@@ -103,7 +118,9 @@ class TransactionHistory:
         if number % 3 == 0 and body not in self.asked:
             self.asked.add(body)
             return _UNKNOWN
-        return self.outcomes.setdefault(body, _COMMIT if number % 2 else _ROLLBACK)
+        if body not in self.outcomes:
+            self.decided(body, _COMMIT if number % 2 else _ROLLBACK)
+        return self.outcomes[body]
 
     def report(self) -> dict[str, Any]:
         """Return the figures for the run's JSON."""
@@ -137,7 +154,7 @@ class TransactionClient:
             while not is_over.wait(_PACE_S):
                 number += 1
                 body = f"{NAME}-{number}"
-                self._history.sending(body, NAME)
+                self._history.sending(body, NAME, is_half=True)
                 try:
                     self._make(producer, body, number)
                 except TandemError as error:
@@ -152,7 +169,7 @@ class TransactionClient:
             marks = {TRAN_MSG: "true", PRODUCER_GROUP: _GROUP} | properties_of(body)
             result = producer.send(Message(self._topic, body.encode(), tags=NAME, keys=[body], properties=marks))
             if result.status is SendStatus.SEND_OK:
-                known.stored.add(body)
+                known.half_stored(body)
             return
         properties = properties_of(body)
         transaction = producer.transaction(
@@ -161,15 +178,15 @@ class TransactionClient:
         state = _COMMIT if turn < 5 else _ROLLBACK
         try:
             with transaction:
-                known.stored.add(body)
-                known.outcomes[body] = state
+                known.half_stored(body)
+                known.decided(body, state)
                 if state is _ROLLBACK:
                     raise _RolledBack
         except _RolledBack:
             pass
         except TandemError as error:
             if body not in known.stored:
-                known.outcomes[body] = _ROLLBACK  # the client answers checks of it so
+                known.decided(body, _ROLLBACK)  # the client answers checks of it so
                 raise
             known.refused.append(f"I11: the end of {body} was refused: {error}")
         known.confirmed += transaction.is_confirmed

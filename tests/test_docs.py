@@ -165,7 +165,7 @@ def wrong_citations(source: str) -> Iterator[str]:
 
 
 def test_pages_and_headings_cited_in_source_exist() -> None:
-    sources = [p for directory in ("src", "lab", "bench", "chaos") for p in (ROOT / directory).rglob("*.py")]
+    sources = [p for directory in ("src", "lab", "bench", "chaos", "judge") for p in (ROOT / directory).rglob("*.py")]
     assert sources
     assert not [f"{p.relative_to(ROOT)}: {it}" for p in sources for it in wrong_citations(p.read_text("utf-8"))]
 

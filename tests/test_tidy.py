@@ -390,7 +390,9 @@ def word_complaints(text: str) -> Complaints:
             yield f"line {text.count(chr(10), 0, found.start()) + 1}: {found.group()!r}; write: {word.instead}"
 
 
-NAMED_PATH = re.compile(r"(?<![\w./-])(?:tests|src|lab|bench|chaos|tools|examples|deploy)/[\w/.-]*\w/?(?![\w*<{$%-])")
+NAMED_PATH = re.compile(
+    r"(?<![\w./-])(?:tests|src|lab|bench|chaos|judge|tools|examples|deploy)/[\w/.-]*\w/?(?![\w*<{$%-])"
+)
 
 
 MADE_PATHS = ("bench/results",)
@@ -428,17 +430,16 @@ def test_parts_of_a_broker_change_only_themselves() -> None:
 
 
 def test_functions_stay_below_the_limit() -> None:
-    assert not gather(
-        python_files("src", "lab", "tests", "bench", "tools", "examples"), lambda p: size_complaints(tree_of(p))
-    )
+    files = python_files("src", "lab", "tests", "bench", "judge", "tools", "examples")
+    assert not gather(files, lambda p: size_complaints(tree_of(p)))
 
 
 def test_source_says_what_it_is() -> None:
-    assert not gather(python_files("src", "lab", "bench", "tools"), lambda p: docstring_complaints(tree_of(p)))
+    assert not gather(python_files("src", "lab", "bench", "judge", "tools"), lambda p: docstring_complaints(tree_of(p)))
 
 
 def test_docstrings_end_with_a_sentence() -> None:
-    files = python_files("src", "lab", "tests", "bench", "chaos", "tools", "examples")
+    files = python_files("src", "lab", "tests", "bench", "chaos", "judge", "tools", "examples")
     assert not gather(files, lambda p: sentence_complaints(tree_of(p)))
 
 
@@ -447,7 +448,7 @@ def test_tests_do_not_sleep() -> None:
 
 
 def test_nothing_catches_everything_outside_the_outermost_loops() -> None:
-    files = [p for p in python_files("src", "lab", "tests", "bench", "tools") if name_of(p) not in OUTERMOST]
+    files = [p for p in python_files("src", "lab", "tests", "bench", "judge", "tools") if name_of(p) not in OUTERMOST]
     assert not gather(files, lambda p: blind_complaints(tree_of(p)))
 
 
@@ -462,7 +463,8 @@ def test_nothing_is_left_to_do_and_no_place_is_named() -> None:
 
 
 def test_paths_that_are_named_exist() -> None:
-    roots = (".ci/", ".github/", "Makefile", "pyproject.toml", "tools/", "docs/", "lab/", "bench/", "chaos/", "src/")
+    folders = ("tools/", "docs/", "lab/", "bench/", "chaos/", "judge/", "src/")
+    roots = (".ci/", ".github/", "Makefile", "pyproject.toml", *folders)
     texts = [p for p in tracked() if name_of(p).startswith(roots) or name_of(p).endswith(".md")]
     texts = [p for p in texts if p.suffix in {"", ".py", ".pyi", ".pyx", ".pxi", ".md", ".sh", ".yml", ".toml"}]
     assert not gather(texts, lambda p: path_complaints(p.read_text(encoding="utf-8")))
@@ -470,11 +472,11 @@ def test_paths_that_are_named_exist() -> None:
 
 def test_file_names_are_nouns_of_the_field() -> None:
     pages = [p for p in tracked() if name_of(p).startswith("docs/")]
-    assert not gather([*python_files("src", "lab"), *pages], stem_complaints)
+    assert not gather([*python_files("src", "lab", "judge"), *pages], stem_complaints)
 
 
 def test_source_and_pages_use_the_words_of_the_field() -> None:
-    roots = ("src/", "lab/", "docs/", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")
+    roots = ("src/", "lab/", "judge/", "docs/", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")
     texts = [p for p in tracked() if p.suffix in {".py", ".md"} and name_of(p).startswith(roots)]
     assert not gather(texts, lambda p: word_complaints(p.read_text(encoding="utf-8")))
 
@@ -614,18 +616,19 @@ def test_circle_check_sees_imports_for_typing_and_in_functions() -> None:
 
 
 def test_no_two_public_classes_share_a_name() -> None:
-    names = [
-        node.name
-        for path in python_files("src/tandemq", "lab")
-        for node in tree_of(path).body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    ]
-    assert {name for name in names if names.count(name) > 1} == set()
+    for places in (("src/tandemq", "lab"), ("judge",)):  # the judge knows nothing of the others
+        names = [
+            node.name
+            for path in python_files(*places)
+            for node in tree_of(path).body
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        ]
+        assert {name for name in names if names.count(name) > 1} == set()
 
 
 def test_the_formatter_formats() -> None:
     mark = "# fmt: " + "skip"
-    files = python_files("src", "lab", "tests", "bench", "chaos", "tools", "examples")
+    files = python_files("src", "lab", "tests", "bench", "chaos", "judge", "tools", "examples")
     assert sum(path.read_text(encoding="utf-8").count(mark) for path in files) <= FORMAT_SKIPS_MAX
 
 

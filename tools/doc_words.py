@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_NAMES = ("codes", "commands", "console-api", "metrics", "settings", "spark-options", "tests")
+_NAMES = ("codes", "commands", "console-api", "histories", "metrics", "settings", "spark-options", "tests")
 GENERATED = frozenset(f"docs/reference/{name}.md" for name in _NAMES)
 """Pages that `make reference` and `make docs` write; git ignores them."""
 

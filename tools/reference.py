@@ -5,6 +5,7 @@
     metrics.md      every metric family of a broker and of a name server, and the alert rules of deploy/monitoring
     console-api.md  every operation of the console's JSON API; tools/console_api.py
     codes.md        every request code, from the docstrings in `tandemq.model.codes`
+    histories.md    every operation, field, promise and rule of histories, from `judge`
     spark-options.md  every option of the formats for Spark, from the tables in `tandemq.spark.sources`
     tests.md        kinds of tests, their numbers and last figures, versions of peers; tools/tested.py
 
@@ -25,6 +26,8 @@ from pathlib import Path
 import click
 
 import tandemq
+from judge import history
+from judge.anomalies import RULES
 from tandemq.cli import main as command_line
 from tandemq.config import settings
 from tandemq.config.files import LIVE_KEYS, LIVE_RANGES, ZERO_IS_UNLIMITED
@@ -54,6 +57,19 @@ copying promises: [guarantees](guarantees.md). As in RocketMQ, both are asynchro
 
 *While running* says whether [a request](configuration.md#changes-while-running) can change the setting, and the range
 that it accepts; a file may have values outside that range.
+"""
+_HISTORIES_HEAD = """\
+# Histories, the format
+
+Made from the code of `judge`. A history is a file of JSON lines: the header, then operations and their outcomes, in the
+order in which they happened. How to write and judge one: [histories](../internals/histories.md).
+
+```json
+{"format": "message-history", "version": 1, "run": "seed 7", "promises": {"duplicates": "sends"}}
+{"t": 1.5, "p": "a", "f": "send", "type": "invoke", "op": 1, "id": "a-1", "topic": "Orders", "hash": "0f3a"}
+{"t": 2.0, "p": "a", "f": "send", "type": "ok", "op": 1, "status": "SEND_OK", "q": "Orders/broker-a/0", "offset": 0}
+{"t": 3.0, "p": "c", "f": "poll", "type": "ok", "group": "g", "q": "Orders/broker-a/0", "messages": [[0, "a-1"]]}
+```
 """
 _METRICS_HEAD = """\
 # Metrics
@@ -250,10 +266,31 @@ def _texts_below(path: Path, class_name: str) -> dict[str, str]:
         if isinstance(node, ast.ClassDef) and node.name == class_name
     ]
     for item, after in pairwise(node.body):
-        if isinstance(item, ast.Assign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            [target] = item.targets
+        if not isinstance(item, ast.Assign | ast.AnnAssign):
+            continue
+        target = item.target if isinstance(item, ast.AnnAssign) else item.targets[0]
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             found[ast.unparse(target)] = " ".join(str(after.value.value).split())
     return found
+
+
+def histories_page() -> str:
+    """Return the page of the format of histories and of the judge's rules."""
+    lines = [_HISTORIES_HEAD, "## Operations", "", "Every line has t, p, f, type; those of two lines have op.", ""]
+    lines += ["| f | Meaning | invoke | ok |", "|---|---|---|---|"]
+    for f, operation in history.OPERATIONS.items():
+        started, done = (", ".join(fields) for fields in (operation.started, operation.done))
+        lines.append(f"| `{f}` | {operation.meaning} | {started or '–'} | {done or '–'} |")
+    lines += ["", "A field with ? may be missing.", "", "| Field | Meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in history.MEANINGS.items()]
+    lines += ["", "## Promises", "", "| Promise | Default | Meaning |", "|---|---|---|"]
+    texts = _texts_below(Path(history.__file__), "Promises")
+    for field in dataclasses.fields(history.Promises):
+        default = ", ".join(field.default) if isinstance(field.default, tuple) else field.default
+        lines.append(f"| `{field.name}` | {default} | {texts.get(field.name, '')} |")
+    lines += ["", "## Rules", "", "| Rule | Anomaly | Needs |", "|---|---|---|"]
+    lines += [f"| `{name}` | {rule.definition} | {rule.needs} |" for name, rule in RULES.items()]
+    return "\n".join(lines) + "\n"
 
 
 def options_page() -> str:
@@ -309,6 +346,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics_page,
     "console-api.md": api_page,
     "codes.md": codes_page,
+    "histories.md": histories_page,
     "spark-options.md": options_page,
     "tests.md": tested.page,
 }

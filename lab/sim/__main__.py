@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import count, islice
+from typing import IO
 
 import click
 from rich.console import Console
@@ -34,6 +35,11 @@ REPORT_EVERY_S = 30.0
 @click.option("--jobs", "-j", type=click.IntRange(1), default=2, show_default=True, help="Number of worker processes.")
 @click.option("--forever", is_flag=True, help="Run until a seed fails or the command is interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option(
+    "--history",
+    type=click.File("w", encoding="utf-8", lazy=False),
+    help="With --seed: write its history for python -m judge to this file.",
+)
 def main(
     seed: int | None,
     count_wanted: int | None,
@@ -41,16 +47,19 @@ def main(
     jobs: int,
     forever: bool,
     as_json: bool,
+    history: IO[str] | None,
 ) -> None:
     """Run clusters on a simulated network, disk and clock, inject faults, and check invariants.
 
     Exit code 0: no invariant was violated. 3: one was; the seed is printed, and `--seed N` repeats the run.
     With `--forever`, an interrupt prints the summary of the runs so far; else it ends with 130.
     """
+    if history is not None and seed is None:
+        raise click.UsageError("--history is of one seed: add --seed N")
     total = None if forever else count_wanted or SEEDS_DEFAULT
     try:
         if seed is not None:
-            _one(seed, as_json=as_json)
+            _one(seed, history, as_json=as_json)
         else:
             _many(islice(_both_kinds(first), total), total, jobs, as_json=as_json)
     except KeyboardInterrupt:
@@ -66,10 +75,10 @@ def _both_kinds(first: int) -> Iterator[int]:
             yield GROUP_SEEDS + first + number // 4 if number % 4 == 3 else first + number - number // 4
 
 
-def _one(seed: int, *, as_json: bool) -> None:
+def _one(seed: int, history: IO[str] | None, *, as_json: bool) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     began = time.monotonic()
-    result = run_one(seed)
+    result = run_one(seed, history)
     if as_json:
         click.echo(json.dumps(asdict(result), indent=2))
     else:

@@ -62,6 +62,8 @@ class History(ABC):
         """Those of users and limits, if there are any."""
         self._users: dict[str, Credentials] = {}
         """Name of a client to the user as which it signs, if it is another one than that of applications."""
+        self.is_settled = False
+        """Whether the faults are over, and everything works and is consumed again."""
         self.askers: list[SimProducer] = []
         """Clients of users whose rights change, and those that exceed limits."""
 
@@ -103,6 +105,7 @@ class History(ABC):
                 raise Violation(what.rule, f"{within_us // SECOND} s after the last fault: {what.text}")
             help_out()
             world.run_until(world.now_us + LOOK_US)
+        self.is_settled = True
 
     def await_confirmed(
         self,

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import RawValue
-from typing import ClassVar
+from typing import IO, ClassVar
 
 from lab.sim.result import Result
 from lab.sim.simulation import quiet, run_seed
@@ -66,10 +66,10 @@ class RunSummary:
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def run_one(seed: int) -> Result:
-    """Run one seed; an exception that is no violation is reported under the rule "died"."""
+def run_one(seed: int, history: IO[str] | None = None) -> Result:
+    """Run one seed; an exception that is no violation is reported under the rule "died". `history`: see `run_seed`."""
     try:
-        return run_seed(seed)
+        return run_seed(seed, history)
     except CRASHES:
         return Result(seed, rule="died", text=traceback.format_exc(limit=-4))
 

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
+from typing import IO
 
 from lab.sim.checkers.always import ContinuousChecks
 from lab.sim.checkers.deliveries import REJECTING_GROUP
 from lab.sim.checkers.final import FinalChecks
 from lab.sim.checkers.model import POP_GROUP, BrokerRef, SentMessage
 from lab.sim.checkers.pops import PopChecks
+from lab.sim.export import Export
 from lab.sim.faults.cluster import Faults
 from lab.sim.group_simulation import GroupSimulation
 from lab.sim.history import History
@@ -344,20 +346,23 @@ def _coarse_timers() -> Iterator[None]:
         delay.SCAN_MS, connections.DEADLINE_STEP_MS = before
 
 
-def run_seed(seed: int) -> Result:
-    """Run one seed."""
+def run_seed(seed: int, history: IO[str] | None = None) -> Result:
+    """Run one seed. `history`: file for its history, as `python -m judge` reads it."""
     with _coarse_timers(), _uncollected():
-        return _run(seed)
+        return _run(seed, history)
 
 
-def _run(seed: int) -> Result:
+def _run(seed: int, history: IO[str] | None) -> Result:
     """Run one seed in a world that can be collected as garbage after the return."""
     simulation = GroupSimulation(seed) if seed >= GROUP_SEEDS else Simulation(seed)
+    found = None
     try:
         simulation.run()
     except Violation as violation:
-        return simulation.result(violation)
-    return simulation.result(None)
+        found = violation
+    if history is not None:
+        Export(simulation, simulation.cluster).write(history)
+    return simulation.result(found)
 
 
 @contextmanager

@@ -156,6 +156,7 @@ class Recall(NamedTuple):
     out_ms: int
     """TIMER_OUT_MS of the message."""
     sent_us: int
+    confirmed_us: int = 0
 
 
 class ExpectedState:
@@ -173,6 +174,8 @@ class ExpectedState:
         """Consumer group to the unique keys that a consumer has finished."""
         self.confirmed_commits: list[Attempt] = []
         """Requests to commit a transaction that a broker confirmed."""
+        self.recall_requests: dict[str, int] = {}
+        """Unique key of a message whose recall was requested to the time of that."""
         self.recalls: list[Recall] = []
         """Recalls that a broker confirmed."""
         self.deletions: dict[tuple[str, str], int] = {}

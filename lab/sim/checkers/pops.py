@@ -10,8 +10,9 @@ a response that waited for replicas until `slaveTimeout` is sent all the same: t
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from lab.sim.checkers.model import ExpectedState, SentMessage
+from lab.sim.checkers.model import ExpectedState, QueuePlace, SentMessage
 from lab.sim.world.cluster import Cluster, Host
 from lab.sim.world.world import MS, SECOND, Violation, World
 
@@ -33,6 +34,20 @@ class Hold:
     """When its acknowledgement was confirmed, if it was in time."""
     is_replicated: bool = True
     """Whether the members in sync know of it: its response did not wait until its time was over."""
+    place: QueuePlace | None = None
+    """Where the message lies."""
+
+
+class PopEvent(NamedTuple):
+    """What happened to a hold, for the history of the run."""
+
+    at_us: int
+    what: str
+    """"popped", "asked" and "acked" (an acknowledgement), "changed" and "renewed" (its invisible time)."""
+    hold: Hold
+    since_us: int = 0
+    """When the request was sent."""
+    invisible_ms: int = 0
 
 
 class PopChecks:
@@ -68,6 +83,7 @@ class PopChecks:
         """Messages given again, after their invisible time."""
         self.acked = 0
         """Acknowledgements confirmed in time."""
+        self.events: list[PopEvent] = []
 
     def given(self, group: str, wanted: SentMessage, sent_us: int, invisible_ms: int) -> Hold:
         """Check a delivery by a pop sent at a time, and record it.
@@ -78,7 +94,10 @@ class PopChecks:
         known, now_us = self._holds.get((group, wanted.key)), self._world.now_us
         timeout_us = self._slave_timeout_us
         is_replicated = timeout_us is None or now_us - sent_us < timeout_us
-        hold = Hold(wanted.key, group, sent_us, sent_us + invisible_ms * MS, is_replicated=is_replicated)
+        last = self._expected.given[-1]
+        place = QueuePlace(last.group, last.topic, last.queue_id, last.queue_offset)
+        hold = Hold(wanted.key, group, sent_us, sent_us + invisible_ms * MS, is_replicated=is_replicated, place=place)
+        self.events.append(PopEvent(now_us, "popped", hold, sent_us, invisible_ms))
         if known is not None and sent_us < known.since_us:
             return hold  # a late response: the message has come back to another pop since
         if known is not None:
@@ -96,18 +115,26 @@ class PopChecks:
         self._holds[group, wanted.key] = hold
         return hold
 
+    def asked(self, hold: Hold) -> None:
+        """Record that an acknowledgement is requested."""
+        hold.is_open = False
+        self.events.append(PopEvent(self._world.now_us, "asked", hold))
+
     def confirmed(self, hold: Hold) -> None:
         """Record that the broker confirmed an acknowledgement."""
+        self.events.append(PopEvent(self._world.now_us, "acked", hold))
         if self._world.now_us < hold.until_us - self._slack_us:
             hold.acked_us = self._world.now_us
             self.acked += 1
 
     def changed(self, hold: Hold, sent_us: int, invisible_ms: int) -> None:
         """Record that a new invisible time was requested: the message comes back after the old or the new one."""
+        self.events.append(PopEvent(sent_us, "changed", hold, sent_us, invisible_ms))
         hold.until_us = min(hold.until_us, sent_us + invisible_ms * MS)
 
     def renewed(self, hold: Hold, sent_us: int, invisible_ms: int) -> None:
         """Record that the broker confirmed, while the message was still invisible, a new invisible time."""
+        self.events.append(PopEvent(self._world.now_us, "renewed", hold, sent_us, invisible_ms))
         hold.until_us = sent_us + invisible_ms * MS
 
     def missing(self) -> str:

@@ -170,13 +170,13 @@ class RawPopConsumer(RawClient):
         }
 
     def _ack(self, group: str, popped: _Popped) -> None:
-        popped.hold.is_open = False
+        self._checks.asked(popped.hold)
         command = Command(Code.ACK_MESSAGE, fields=self._fields_of(popped))
         self.ask(self.address_of(group), command, ASK_MS, partial(self._acked, [popped]))
 
     def _ack_together(self, group: str, topic: str, taken: list[_Popped]) -> None:
         for popped in taken:
-            popped.hold.is_open = False
+            self._checks.asked(popped.hold)
         body = batch_ack_body(POP_GROUP, topic, group, [popped.handle for popped in taken])
         command = Command(Code.BATCH_ACK_MESSAGE, body=body)
         self.ask(self.address_of(group), command, ASK_MS, partial(self._acked, taken))

@@ -56,6 +56,7 @@ class _TimedSends(SimProducer):
         fields = {"producerGroup": f"P-{self.name}", "topic": message.topic, "recallHandle": handle}
         command = Command(RequestCode.RECALL_MESSAGE, fields=fields)
         recall = Recall(attempt.group, message.key, decode_handle(handle).time_ms - 1, self._world.now_us)
+        self._expected.recall_requests.setdefault(message.key, self._world.now_us)
         address = self.place_of(attempt)
         self.ask(address, command, SEND_TIMEOUT_MS, partial(self._recalled, recall))
 
@@ -66,7 +67,7 @@ class _TimedSends(SimProducer):
     def _recalled(self, recall: Recall, answer: Command | None) -> None:
         if answer is not None and answer.code == 0:
             self._world.fold("recalled", recall.key, answer.code)
-            self._expected.recalls.append(recall)
+            self._expected.recalls.append(recall._replace(confirmed_us=self._world.now_us))
 
 
 class TimedProducer(_TimedSends):
