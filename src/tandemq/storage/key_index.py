@@ -43,6 +43,16 @@ class IndexEntry(NamedTuple):
     log_offset: int
 
 
+class IndexGap(NamedTuple):
+    """A part of the log behind an indexed record, or at its start, and before the next indexed record."""
+
+    start: int
+    """Log offset of a record, the indexed one unless it is the first of the log."""
+    indexed: int
+    """Log offset of the indexed record."""
+    end: int
+
+
 class IndexFile:
     """One index file. Entry numbers begin at 1."""
 
@@ -60,11 +70,28 @@ class IndexFile:
         self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, count = header
         self.count = max(1, count)
         self._table: _Array | None = None
+        if not self._agrees():
+            log.error("index: the header of %s does not agree with its entries; they are not used", path)
+            self.count = 1
 
     @property
     def is_full(self) -> bool:
         """Whether no further entry fits."""
         return bool(self.count >= self.entries_max)
+
+    def _agrees(self) -> bool:
+        """Whether the header's number of entries is possible, and the first and the last are those that it names."""
+        if self.count == 1:
+            return True
+        return self.count <= self.entries_max and (self._offset_of(1), self._offset_of(self.count - 1)) == (
+            self.begin_offset,
+            self.end_offset,
+        )
+
+    def _offset_of(self, number: int) -> int:
+        raw = self._file.pread(INDEX_ENTRY_BYTES, self._entries_at + number * INDEX_ENTRY_BYTES)
+        log_offset: int = INDEX_ENTRY.unpack(raw)[1]
+        return log_offset
 
     def _slot_table(self) -> _Array:
         if self._table is None:
@@ -232,6 +259,15 @@ class KeyIndex:
         """Log offset of the newest indexed record, -1 if there is none."""
         return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
 
+    def gaps(self, log_start: int, log_end: int) -> list[IndexGap]:
+        """Return the parts of the log without an indexed record: before, between and behind the files' records."""
+        gaps, done = [], IndexGap(log_start, log_start - 1, log_start)
+        for file in self.files:
+            if file.count > 1:
+                gaps.append(done._replace(end=file.begin_offset))
+                done = IndexGap(file.end_offset, file.end_offset, 0)
+        return [*gaps, done._replace(end=log_end)]
+
     def recover(self, log_end: int) -> bool:
         """After a crash, remove entries at or after `log_end` and rebuild the slots; False if a file is damaged."""
         while self.files and (self.files[-1].count <= 1 or self.files[-1].begin_offset >= log_end):
@@ -291,6 +327,8 @@ class KeyIndex:
         name = int(moment.strftime("%Y%m%d%H%M%S") + f"{wall_ms % 1000:03d}")
         if self.files:
             name = max(name, int(self.files[-1].path.rsplit("/", 1)[1]) + 1)
+        while self._disk.exists(f"index/{name:017d}"):  # one of another size
+            name += 1
         self.files.append(IndexFile(self._disk, f"index/{name:017d}", self._slots, self._entries))
         return self.files[-1]
 
