@@ -236,11 +236,13 @@ class KeyIndex:
     """All index files, and the keys that are not in a file yet."""
 
     def __init__(self, disk: Disk, slots: int, entries: int) -> None:
-        """Open the existing files; files of another size than configured are left in place and not used."""
+        """Open the existing files; those of another size than configured are not used, see `drop_unused`."""
         self._disk = disk
         self._slots = slots
         self._entries = entries
         self.files: list[IndexFile] = []
+        self.unused: list[str] = []
+        """Paths of files of another size than configured: cut, or from before the configuration changed."""
         total = INDEX_HEADER_BYTES + INDEX_SLOT_BYTES * slots + INDEX_ENTRY_BYTES * entries
         for name in disk.list("index"):
             if not name.isdigit():
@@ -249,6 +251,7 @@ class KeyIndex:
                 self.files.append(IndexFile(disk, f"index/{name}", slots, entries))
             else:
                 log.warning("index: index/%s has another size than configured and is not used", name)
+                self.unused.append(f"index/{name}")
         self.may_wait = True
         """Whether `find` may wait for the device."""
         self.pending = bytearray()
@@ -280,6 +283,13 @@ class KeyIndex:
         """Delete all files."""
         while self.files:
             self._drop(self.files.pop())
+
+    def drop_unused(self) -> None:
+        """Delete the files of another size, whose keys the others have: other readers would stumble over them."""
+        for path in self.unused:
+            log.warning("index: %s is deleted: all keys of the log are in the other files", path)
+            self._disk.remove(path)
+        self.unused.clear()
 
     def _drop(self, file: IndexFile) -> None:
         file.close()

@@ -226,6 +226,8 @@ class _Opening:
             entries = store.entries_total()
         store.marks = Marks(synced, written, entries, boot_id=store.config.boot_id)
         store.sync_marks()
+        if store.index is not None and store.index.files:  # complete, or rebuilt
+            store.index.drop_unused()
 
     def report(self) -> Recovered:
         """Log and return the result."""

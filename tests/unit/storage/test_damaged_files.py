@@ -80,6 +80,8 @@ def test_index_with_a_damaged_file_is_rebuilt_at_the_start(damage: Damage) -> No
         store, recovered = reopen(disk)
         assert check(store) == list(range(MESSAGES + 5)), (path, is_clean)
         assert recovered.records == 0, f"{path}: it is rebuilt once only"
+        sizes = {len(disk.read(name) or b"") for name in disk.paths() if name.startswith("index/")}
+        assert len(sizes) == 1, f"{path}: the damaged file is gone"
 
 
 def test_records_without_keys_beside_the_index_do_not_have_it_rebuilt() -> None:
