@@ -98,7 +98,7 @@ class Scrubber(Feature, Verification):
         self.position = 0
         self.current_pass = Pass()
         self.last_pass = Pass()
-        self.entries = EntryRepairs(kernel.store, kernel.damages)
+        self.entries = EntryRepairs(kernel.store, kernel.damages, lambda topic: kernel.topics.get(topic) is not None)
         self.suspicion: Suspicion | None = None
         self._unfounded = Refusals()
         """Reports of places that are sound."""
