@@ -80,6 +80,8 @@ class StorageFaults:
             (3, self._read_older),
             (4, self._lying_sync),
         ]
+        if is_beyond:
+            self._kinds.append((6, self._lose_group))
 
     def plan(self, until_us: int, faults: list[Callable[[], None]]) -> None:
         """Spread faults over the time up to `until_us`. `faults`: other ones, which may happen at the same time."""
@@ -116,7 +118,7 @@ class StorageFaults:
         self._world.fault(kind, f"{host.name} {place.path} byte {place.position}")
         host.kill()
         host.harmed(*place)
-        self._world.after(self._random.randrange(*DOWN_MS) * MS, lambda: None if self.is_over else host.start())
+        self._world.after(self._random.randrange(*DOWN_MS) * MS, self._starting(host))
 
     def _files(self, host: Host, prefix: str) -> list[str]:
         return [path for path in host.machine.disk.paths() if path.startswith(prefix)]
@@ -302,6 +304,20 @@ class StorageFaults:
         fault.on_strike = strike
         self._world.after(self._random.randrange(500, 5_000) * MS, begin)
 
+    def _lose_group(self, host: Host) -> None:
+        """Cut the power of a member, while all others of its group lose their disks."""
+        for member in self._cluster.members(host.group):
+            if member is host:
+                self._world.fault("power-loss", member.name)
+                member.crash()
+            else:
+                self._world.fault("disk-lost", member.name)
+                member.wipe()
+            self._world.after(self._random.randrange(*DOWN_MS) * MS, self._starting(member))
+
+    def _starting(self, host: Host) -> Callable[[], None]:
+        return lambda: None if self.is_over else host.start()
+
     def _lying_sync(self, host: Host) -> None:
         """Let the device report syncs that it does not do, then cut the power; a confirmed mapping may go with them."""
         if host.process is None or self._cluster.plan.has_static_topic:
@@ -315,6 +331,6 @@ class StorageFaults:
             self._world.fault("lying-sync", host.name)
             host.crash()
             host.machine.disk.lies = False
-            self._world.after(self._random.randrange(*DOWN_MS) * MS, lambda: None if self.is_over else host.start())
+            self._world.after(self._random.randrange(*DOWN_MS) * MS, self._starting(host))
 
         self._world.after(self._random.randrange(1_000, 6_000) * MS, cut)
