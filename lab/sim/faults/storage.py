@@ -18,6 +18,7 @@ from typing import NamedTuple
 from lab.sim.checkers.logs import read_log, walk
 from lab.sim.world.cluster import Cluster, Host
 from lab.sim.world.disk import SECTOR_BYTES, DiskEffect
+from lab.sim.world.plan import has_access
 from lab.sim.world.world import MS, SECOND, World
 from tandemq.codec.record.entries import (
     INDEX_ENTRY_BYTES,
@@ -319,8 +320,8 @@ class StorageFaults:
         return lambda: None if self.is_over else host.start()
 
     def _lying_sync(self, host: Host) -> None:
-        """Let the device report syncs that it does not do, then cut the power; a confirmed mapping may go with them."""
-        if host.process is None or self._cluster.plan.has_static_topic:
+        """Let the device report syncs that it does not do, then cut the power; mappings and users may go with them."""
+        if host.process is None or self._cluster.plan.has_static_topic or has_access(self._world.seed):
             return
         host.machine.disk.lies = True
         host.harmed("commitlog/", 0)
