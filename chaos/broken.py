@@ -3,6 +3,7 @@
 eio      syncing a file or a directory fails with an input/output error
 enospc   writing fails for lack of space: the log, the queues, the index (pwrite), tables (write)
 eread    reading the log, the queues and the index (pread) fails with an input/output error
+clock    the calendar clock is as many seconds ahead as the file says; the monotonic clock stays right
 
 Pipes and sockets are not on the device and keep working.
 """
@@ -32,6 +33,7 @@ _KINDS = ("eio", "enospc", "eread")
 class _Device:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self.ahead_ns = 0
         self.fails = self._found()
         threading.Thread(target=self._look, daemon=True).start()
 
@@ -39,9 +41,20 @@ class _Device:
         while True:
             time.sleep(_LOOK_SECONDS)
             self.fails = self._found()
+            self.ahead_ns = self._ahead()
 
     def _found(self) -> set[str]:
         return {name for name in _KINDS if (self._directory / name).exists()}
+
+    def _ahead(self) -> int:
+        try:
+            return int(float((self._directory / "clock").read_text(encoding="ascii") or "0") * 1e9)
+        except FileNotFoundError:
+            return 0
+
+    def shifted(self, clock: Callable[[], int]) -> Callable[[], int]:
+        """Return a calendar clock that goes wrong."""
+        return lambda: clock() + self.ahead_ns
 
     def failing(self, call: Callable[..., Any], kind: str, code: int) -> Callable[..., Any]:
         def called(fd: int, *args: Any) -> Any:
@@ -75,6 +88,7 @@ def break_calls(directory: Path) -> None:
     os.pwritev = device.failing(os.pwritev, "enospc", errno.ENOSPC)
     os.write = device.failing(os.write, "enospc", errno.ENOSPC)
     os.pread = device.failing(os.pread, "eread", errno.EIO)
+    time.time_ns = device.shifted(time.time_ns)
     FileSyncs.take_done = device.failing_syncs(FileSyncs.take_done)  # type: ignore[method-assign, assignment]
 
 

@@ -107,6 +107,17 @@ class Broker(BrokerChild, FaultyChild):
         """Let its device start or stop failing: see `chaos.broken`."""
         (self.faults / kind).touch() if on else (self.faults / kind).unlink(missing_ok=True)
 
+    def set_clock(self, ahead_seconds: int) -> None:
+        """Set its calendar clock ahead, or back."""
+        file = self.faults / "clock.new"
+        file.write_text(str(ahead_seconds), encoding="ascii")
+        file.replace(self.faults / "clock")
+
+    @property
+    def serving_pid(self) -> int:
+        """Process that serves the clients."""
+        return self.pid
+
 
 def _role(number: int) -> str:
     return "SLAVE" if number else "SYNC_MASTER"

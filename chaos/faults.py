@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import Any
 
 from chaos.brokers import Broker
+from chaos.damaged_files import copies, damage
 from chaos.machines import SHARDS, Machine
 from chaos.processes import FaultyChild, GrpcProxy
 from chaos.proxy import Behaviour
+from chaos.scarce import few_files, little_memory, starved, thread_stopped
 from chaos.world import World
 from tandemq.client.connection import try_request
 from tandemq.coordination.registry.records import BrokerPermission, Mode
@@ -22,6 +24,24 @@ from tests.interop.ensembles import Ensemble
 OBEYS_SECONDS = 20.0
 """Time limit for a configuration change to take effect."""
 _BEHAVIOURS: tuple[Behaviour, ...] = ("cut", "stall", "hole")
+KINDS = (
+    "apart",
+    "clock",
+    "configure",
+    "cpu",
+    "eio",
+    "emfile",
+    "enospc",
+    "eread",
+    "files",
+    "kill",
+    "memory",
+    "network",
+    "pause",
+    "switch",
+    "thread",
+)
+"""Kinds of faults of brokers; not every run has all."""
 PROXIES = 0.25
 """Share of the faults of the proxies for gRPC clients."""
 NEIGHBOUR = 0.3
@@ -32,7 +52,8 @@ NEIGHBOUR_KINDS = ("eio", "enospc", "eread", "kill", "kill", "pause")
 class Faults:
     """The faults of one run."""
 
-    def __init__(self, world: World, random: Random) -> None:
+    def __init__(self, world: World, random: Random, only: Sequence[str] = ()) -> None:
+        """`only`: kinds of faults of brokers to draw from; empty: all."""
         self._world = world
         self._random = random
         self.done: list[dict[str, Any]] = []
@@ -49,6 +70,12 @@ class Faults:
             "eio": self._eio,
             "enospc": self._enospc,
             "eread": self._eread,
+            "clock": self._clock,
+            "cpu": self._cpu,
+            "emfile": self._emfile,
+            "files": self._files,
+            "memory": self._memory,
+            "thread": self._thread,
             "configure": self._configure,
             "switch": self._switch,
         }
@@ -64,11 +91,14 @@ class Faults:
         if world.shard is not None:
             of_shards = {"kill-shard": self._kill_shard, "kill-supervisor": self._kill_supervisor}
         self._kinds |= of_shards
+        if world.shard is not None:  # a supervisor starts a shard again by itself
+            del self._kinds["memory"]
         if world.mode is Mode.STATIC:  # an operator edits settings there
             del self._kinds["configure"], self._kinds["switch"]
         of_registry = ["kill-registry"] if world.ensemble is not None else []
         self._names = sorted(self._kinds) + 2 * (sorted(of_shards) + of_registry)
         """What is drawn from: faults of shards and of the registry count three times."""
+        self._only = [name for name in self._names if name in only]
 
     def run(self, seconds: float) -> None:
         """Inject one fault after the other for this long."""
@@ -87,14 +117,14 @@ class Faults:
 
     def _draw(self) -> tuple[str, int | str, Callable[[float], None]]:
         """Draw a kind and a process; return both, and what injects the fault."""
-        if self._random.random() < PROXIES:
+        if not self._only and self._random.random() < PROXIES:
             kind, proxy = self._random.choice(sorted(self._of_proxies)), self._random.choice(self._world.proxies)
             return kind, proxy.name, partial(self._of_proxies[kind], proxy)
         neighbour = self._world.neighbour
-        if neighbour is not None and self._random.random() < NEIGHBOUR:
+        if not self._only and neighbour is not None and self._random.random() < NEIGHBOUR:
             kind = self._random.choice(NEIGHBOUR_KINDS)
             return kind, neighbour.name, partial(self._kinds[kind], neighbour)
-        kind = self._random.choice(self._names)
+        kind = self._random.choice(self._only or self._names)
         broker = self._random.choice(self._world.brokers)
         if self._random.random() < 0.6:  # faults of the active member matter most
             broker = self._world.master or broker
@@ -180,6 +210,47 @@ class Faults:
         broker.fails("eread", on=True)
         time.sleep(seconds)
         broker.fails("eread", on=False)
+
+    def _clock(self, broker: Broker, seconds: float) -> None:
+        """Set the calendar clock of a process ahead or back: nothing but times may be wrong."""
+        ahead = self._random.choice((-3_600, -30, -2, 2, 30, 3_600))
+        self._more = {"ahead": ahead}
+        broker.set_clock(ahead)
+        time.sleep(seconds)
+        broker.set_clock(0)
+
+    def _cpu(self, broker: Broker, seconds: float) -> None:
+        """Let a process wait for processors: it may lose its lease, and must not serve after that."""
+        with starved(broker.serving_pid):
+            time.sleep(seconds)
+
+    def _emfile(self, broker: Broker, seconds: float) -> None:
+        """Let a process open no more files and connections: it stays, refuses what it cannot do, and recovers."""
+        with few_files(broker.serving_pid):
+            time.sleep(seconds)
+
+    def _memory(self, broker: Broker, seconds: float) -> None:
+        """Let a process have no more memory: it may end, as if killed, and is started again."""
+        with little_memory(broker.serving_pid):
+            time.sleep(seconds)
+        self._more = {"ended": broker.restart_if_ended()}
+
+    def _thread(self, broker: Broker, seconds: float) -> None:
+        """Stop one thread of a process: its loop, a worker of the disk, or one that logs."""
+        try:
+            with thread_stopped(broker.serving_pid, self._random):
+                time.sleep(seconds)
+        except OSError as error:  # the thread ended before it could be stopped
+            self._more = {"refused": str(error)}
+
+    def _files(self, broker: Broker, seconds: float) -> None:
+        """Kill a broker, damage a file that it does not need, and start it: everything is there."""
+        older = copies(broker.judged_store)
+        time.sleep(seconds)
+        broker.kill()
+        path, kind = damage(broker.judged_store, older, self._random)
+        self._more = {"file": path, "kind": kind}
+        broker.start()
 
     def _configure(self, broker: Broker, seconds: float) -> None:
         """Change a member's permission or weight, or remove it; restore the configuration later."""

@@ -105,6 +105,11 @@ class Machine(Broker):
         pids = [table.get(shard_name(GROUP, shard), {}).get("process", [0])[0] for shard in range(SHARDS)]
         return [pid if _is_shard(pid) else 0 for pid in pids]
 
+    @property
+    def serving_pid(self) -> int:
+        """Process of the shard that the clients use."""
+        return self.shard_pids()[self.shard]
+
     def _kill_pids(self, pids: list[int]) -> None:
         for shard, pid in enumerate(pids):
             if pid:

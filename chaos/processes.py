@@ -56,6 +56,14 @@ class FaultyChild(Child):
             self.ended.append(f"I16: {self.name} ended by itself: {''.join(self.last_lines(1))}")
             self.start()
 
+    def restart_if_ended(self) -> bool:
+        """Start it again if it ended, as it may for lack of memory; return whether it had."""
+        if self.is_running:
+            return False
+        self.deaths.append(mono_ms())
+        self.start()
+        return True
+
     def stop(self) -> bool:
         """Stop it cleanly, and note the time."""
         was_there = self.is_running

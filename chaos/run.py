@@ -16,12 +16,13 @@ import argparse
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from rich.console import Console
 from chaos import beside, filters, grpc_clients, pops, static_topics, timers, transactions
 from chaos.brokers import Broker
 from chaos.clients import CONSUMERS, DELAYS, TOPIC, Clients
-from chaos.faults import Faults
+from chaos.faults import KINDS, Faults
 from chaos.logical_history import LogicalHistory
 from chaos.machines import SHARDS, Machine
 from chaos.permissions import overlaps
@@ -70,6 +71,8 @@ STATIC_TOPICS = 1 / 3
 REGISTRIES = ("namesrv", "zookeeper", "zookeeper3", "etcd", "etcd3")
 """The name server's, one server, or three that agree."""
 _VIOLATIONS_SHOWN = 50
+_BY_CLOCKS = re.compile(r"judge: \d+ (early|recalled-read),")
+"""Anomalies found by the judge that a wrong clock explains."""
 
 
 def run(
@@ -80,16 +83,18 @@ def run(
     history_path: Path,
     *,
     shards: bool | None = None,
+    only: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run one seed; return its report.
 
     Args:
-        seed: the seed.
-        seconds: how long faults happen.
+        seed: draws all else.
+        seconds: of faults.
         directory: of stores and logs.
         registry: of the brokers' group.
         history_path: file for the history, which the judge then reads.
         shards: whether members have shards; None: the seed decides.
+        only: kinds of faults of brokers to draw from; empty: all, and those of proxies and the broker beside.
     """
     random = Random(seed)
     mode = random.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME, Mode.STATIC))
@@ -136,7 +141,7 @@ def run(
         recorder = Recorder(file, TOPIC, world.group, run=f"seed {seed}", system="TandemQ", promises=_promises(mode))
         clients = Clients(world, static, recorder)
         clients.start()
-        faults = Faults(world, random)
+        faults = Faults(world, random, only)
         faults.run(seconds)
         violations, is_whole = _wait_whole(world)
         violations += faults.violations
@@ -167,7 +172,7 @@ def run(
         report["static"] = clients.static.history.report()
         violations += clients.static.history.violations
     report |= {"resources": [growth.report() for growth in grown], "stores": stores}
-    report["violations"] = _told(history.violations + violations)
+    report["violations"] = _told(_by_clocks(history.violations + violations, faults.done))
     return report
 
 
@@ -199,6 +204,13 @@ def judged(path: Path) -> list[str]:
         f"judge: {count} {rule}, first: {first[rule].text}, lines {first[rule].lines} of the history"
         for rule, count in verdict.counts.items()
     ]
+
+
+def _by_clocks(violations: list[str], faults: list[dict[str, Any]]) -> list[str]:
+    """Return the violations without deliveries before their time, if the clock of a broker was wrong."""
+    if not any(fault["fault"] == "clock" for fault in faults):
+        return violations
+    return [text for text in violations if not (text.endswith("before its time") or _BY_CLOCKS.match(text))]
 
 
 def _draw_shard(seed: int, shards: bool | None) -> tuple[int | None, dict[str, Setting]]:
@@ -331,6 +343,9 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="FILE",
         help="where the history for python -m judge goes, with --runs 1; that of a failed run is beside its report",
     )
+    parser.add_argument(
+        "--only", metavar="KIND", nargs="+", choices=KINDS, default=(), help=f"faults of brokers: {', '.join(KINDS)}"
+    )
     parser.add_argument("--keep", action="store_true", help="keep stores and logs of every run, not of bad ones alone")
     args = parser.parse_args(arguments)
     if args.history is not None and args.runs != 1:
@@ -360,7 +375,7 @@ def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any
         with _registry(args.registry or _kind_of(seed), directory / "registry") as registry:
             try:
                 history_path = args.history or directory / HISTORY
-                report = run(seed, args.seconds, directory, registry, history_path, shards=args.shards)
+                report = run(seed, args.seconds, directory, registry, history_path, shards=args.shards, only=args.only)
             except TandemError as error:
                 report = {"seed": seed, "mode": "", "violations": [f"I14: {error}"]}
     except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from lab.sim.result import Result
 from lab.sim.runner import RunSummary, run_many, run_one
-from lab.sim.simulation import GROUP_SEEDS
+from lab.sim.world.plan import GROUP_SEEDS, STORAGE_GROUP_SEEDS, STORAGE_SEEDS
 from tandemq.model.codes import RequestCode, ResponseCode
 
 EXIT_FAULTS = 3
@@ -67,12 +67,18 @@ def main(
 
 
 def _both_kinds(first: int) -> Iterator[int]:
-    """Yield seeds without end. Every fourth one runs groups with a registry; if the first one does, all do."""
+    """Yield seeds without end. Every fourth one runs groups with a registry, every eighth one has faults of storage; if
+    the first one is of a kind, all are."""
     for number in count():
+        eighth, kind = divmod(number, 8)
         if first >= GROUP_SEEDS:
             yield first + number
+        elif number % 4 == 3:
+            yield GROUP_SEEDS + first + number // 4
+        elif kind == 5:
+            yield (STORAGE_GROUP_SEEDS if eighth % 2 else STORAGE_SEEDS) + first + eighth
         else:
-            yield GROUP_SEEDS + first + number // 4 if number % 4 == 3 else first + number - number // 4
+            yield first + number - number // 4 - eighth - (kind > 5)
 
 
 def _one(seed: int, history: IO[str] | None, *, as_json: bool) -> None:

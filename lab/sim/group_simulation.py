@@ -30,6 +30,7 @@ from lab.sim.workload.transaction_applications import TransactingApplication
 from lab.sim.world.access import with_access
 from lab.sim.world.groups import (
     GroupCluster,
+    GroupsPlan,
     draw_groups,
     mode_of,
     with_roles,
@@ -37,7 +38,16 @@ from lab.sim.world.groups import (
     with_slave_reads,
     with_static_topic,
 )
-from lab.sim.world.plan import client_ip, has_access, has_limits, has_pops, has_transactions, with_transactions
+from lab.sim.world.plan import (
+    client_ip,
+    has_access,
+    has_limits,
+    has_pops,
+    has_transactions,
+    is_beyond_tolerance,
+    share_of,
+    with_transactions,
+)
 from lab.sim.world.world import MS, SECOND, Violation
 from tandemq.coordination.registry.records import Mode
 
@@ -64,9 +74,19 @@ MAPPING_FAULTS = 0.25
 KINDS = frozenset({"batch", "oneway", "nowait", "delay", "reject"})
 
 
+def _drawn(random: Random, seed: int) -> GroupsPlan:
+    plan = with_roles(draw_groups(random), Random(f"{seed}-roles"))
+    plan = with_secret(plan, Random(f"{seed}-secret"))
+    plan = with_slave_reads(plan, Random(f"{seed}-slave-reads"))
+    if not is_beyond_tolerance(seed):
+        plan = with_static_topic(plan, Random(f"{seed}-moved-queues-groups"))
+    return with_transactions(plan, Random(f"{seed}-transactions-plan"))
+
+
 class GroupSimulation(History):
     """A simulated cluster of groups with a registry, its clients, faults and checks."""
 
+    cluster: GroupCluster
     checks: GroupChecks
     final_checks: GroupFinalChecks
 
@@ -74,13 +94,9 @@ class GroupSimulation(History):
         """Build everything; nothing runs yet."""
         super().__init__(seed)
         world = self.world
-        plan = with_roles(draw_groups(world.random), Random(f"{seed}-roles"))
-        plan = with_secret(plan, Random(f"{seed}-secret"))
-        plan = with_slave_reads(plan, Random(f"{seed}-slave-reads"))
-        plan = with_static_topic(plan, Random(f"{seed}-moved-queues-groups"))
-        self.plan = with_transactions(plan, Random(f"{seed}-transactions-plan"))
+        self.plan = _drawn(world.random, seed)
         timed = Random(f"timer-wheel-{seed}")
-        has_timed = timed.random() < TIMED
+        has_timed = timed.random() < share_of(seed, TIMED)
         if has_timed:
             self.plan = replace(self.plan, base=with_timed(self.plan.base))
         if has_access(seed):
@@ -133,6 +149,9 @@ class GroupSimulation(History):
             self.final_checks.access = checks
         self.clients = [ClientHost(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         self.faults = GroupFaults(world, self.network, self.cluster, self.clients, self.checks)
+        if is_beyond_tolerance(seed):
+            self.checks.keep_safety_only()
+            self.expected.on_stored = self.expected.on_committed = lambda _: None
         if self.moving is not None:
             strikes = self._strikes("mapping", MAPPING_FAULTS)
             self.moving.on_sent, self.moving.on_confirmed = strikes.sent, strikes.confirmed
@@ -144,7 +163,7 @@ class GroupSimulation(History):
         return ChangeFaults(self.world, self.network, self.cluster, lambda: self.faults.is_over, what=what, rate=rate)
 
     def _is_loss_accepted(self, name: str) -> bool:
-        return name in self.checks.accepted_us
+        return name in self.checks.accepted_us or self.cluster.is_harmed(name)
 
     def _addresses(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -274,6 +293,9 @@ class GroupSimulation(History):
         self.cluster.start()
         self.faults.plan(self.plan.fault_count, self.plan.faulty_us)
         world.run_until(self.plan.faulty_us)
+        if is_beyond_tolerance(world.seed):
+            self.end_beyond_tolerance(self.faults)
+            return
         self.faults.end()
         end_us = world.now_us
         world.run_until(end_us + 2 * SECOND)

@@ -14,6 +14,7 @@ from lab.sim.checkers.final import FinalChecks
 from lab.sim.checkers.limits import LimitChecks
 from lab.sim.checkers.logical_queues import QUEUES, LogicalQueues
 from lab.sim.checkers.model import BrokerRef, ExpectedState
+from lab.sim.faults.cluster import Faults
 from lab.sim.result import Result
 from lab.sim.workload.access_administrator import AccessAdministrator
 from lab.sim.workload.access_clients import AccessClient
@@ -37,6 +38,8 @@ from tandemq.boundary import LinkKind
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command
 from tandemq.model.access import Credentials
 
+AFTERMATH_US = 40 * SECOND
+"""Time after the last fault in seeds whose faults exceed what a group tolerates."""
 LOOK_US = 500 * MS
 """Interval of the checks whether the cluster has settled."""
 
@@ -44,6 +47,7 @@ LOOK_US = 500 * MS
 class History(ABC):
     """The run of one seed."""
 
+    cluster: Cluster
     checks: ContinuousChecks
     final_checks: FinalChecks
 
@@ -74,6 +78,27 @@ class History(ABC):
         Raises:
             Violation: an invariant does not hold.
         """
+
+    def end_beyond_tolerance(self, faults: Faults) -> None:
+        """End the faults and go on for a while: what was lost stays so, and nothing wrong may come of it.
+
+        Raises:
+            Violation: a rule of safety does not hold.
+        """
+        faults.end()
+        self.world.run_until(self.world.now_us + AFTERMATH_US)
+        self.final_checks.judge_safety()
+
+    def is_excused(self, violation: Violation) -> bool:
+        """Return whether a cluster rightly does not work again: a group has fewer good copies than it tolerates."""
+        if violation.rule != "I14" or not any(map(self.cluster.is_beyond_tolerance, self.cluster.plan.groups)):
+            return False
+        self.world.fold("beyond tolerance")
+        try:
+            self.final_checks.judge_safety()
+        except Violation:
+            return False
+        return True
 
     @abstractmethod
     def levels(self) -> list[str]:

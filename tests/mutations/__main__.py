@@ -11,7 +11,8 @@ import argparse
 import sys
 
 from lab.sim.runner import run_one
-from lab.sim.simulation import GROUP_SEEDS, quiet
+from lab.sim.simulation import quiet
+from lab.sim.world.plan import GROUP_SEEDS
 from tests.mutations.cluster import MUTATIONS
 from tests.mutations.groups import GROUP_MUTATIONS
 

@@ -7,8 +7,7 @@ from copy import copy
 from types import SimpleNamespace
 from typing import Any, cast
 
-from lab.sim.simulation import GROUP_SEEDS
-from lab.sim.world.plan import has_access, has_limits
+from lab.sim.world.plan import GROUP_SEEDS, has_access, has_limits
 from tandemq.broker.features.access import control, processor, table
 from tandemq.broker.features.access.control import AccessControl
 from tandemq.broker.features.pop.in_flight import InFlight

@@ -14,6 +14,7 @@ from msgspec import structs
 from tandemq.boundary import Turn
 from tandemq.broker.features.pulls import processor as pull
 from tandemq.broker.features.pulls import slave_reads
+from tandemq.broker.ha import lost_tail
 from tandemq.broker.ha import master as masterside
 from tandemq.broker.ha import service as replicate
 from tandemq.broker.ha import slave as slaveside
@@ -68,6 +69,11 @@ def epoch_not_begun() -> AbstractContextManager[Any]:
         original(self, now, epoch=0 if self.generations else epoch, **facts)
 
     return patched(replicate.Replication, "lead", lead)
+
+
+def damage_not_awaited() -> AbstractContextManager[Any]:
+    """A master takes messages while damage that its start found waits for its repair."""
+    return patched(lost_tail.LostTail, "_await_repair", lambda self: None)
 
 
 def older_record_taken() -> AbstractContextManager[Any]:
@@ -351,6 +357,7 @@ def stale_slave_helps() -> AbstractContextManager[Any]:
 
 
 GROUP_MUTATIONS: dict[str, Mutation] = {
+    "damage-not-awaited": Mutation(damage_not_awaited, frozenset({"I5", "I9"})),
     "epoch-not-begun": Mutation(epoch_not_begun, ANY),
     "older-record-taken": Mutation(older_record_taken, frozenset({"I1"})),
     "tail-not-cut": Mutation(tail_not_cut, ANY),

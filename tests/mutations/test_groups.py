@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from lab.sim.runner import run_one
-from lab.sim.simulation import GROUP_SEEDS, quiet
+from lab.sim.simulation import quiet
+from lab.sim.world.plan import GROUP_SEEDS
 from tests.mutations.access import (
     ACCESS_GROUP_MUTATIONS,
     ACCESS_GROUP_SEEDS,
@@ -17,6 +18,7 @@ from tests.mutations.transactions import TRANSACTION_GROUP_MUTATIONS, TRANSACTIO
 from tests.samples import slow
 
 FIRST = {
+    "damage-not-awaited": 5_000_159,
     "epoch-not-begun": 55,
     "mapping-confirmed-without-slaves": 8,
     "older-record-taken": 21,

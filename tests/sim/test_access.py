@@ -3,7 +3,8 @@
 import pytest
 
 from lab.sim.group_simulation import GroupSimulation
-from lab.sim.simulation import GROUP_SEEDS, Simulation, quiet
+from lab.sim.simulation import Simulation, quiet
+from lab.sim.world.plan import GROUP_SEEDS
 
 
 @pytest.mark.parametrize("seed", [1085, GROUP_SEEDS + 1084])

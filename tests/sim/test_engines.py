@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.sim.simulation import GROUP_SEEDS
+from lab.sim.world.plan import GROUP_SEEDS
 from tests.unit.engine.modules import compiled_engine
 
 pytestmark = pytest.mark.system

@@ -3,7 +3,8 @@
 import pytest
 
 from lab.sim.group_simulation import APPLICATIONS_GROUP, GroupSimulation
-from lab.sim.simulation import GROUP_SEEDS, quiet, run_seed
+from lab.sim.simulation import quiet, run_seed
+from lab.sim.world.plan import GROUP_SEEDS
 from tandemq.nameserver import NameServer
 from tandemq.registry import NAME_SERVER
 from tests.samples import first

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from lab.sim.group_simulation import GroupSimulation
-from lab.sim.simulation import GROUP_SEEDS, Simulation
+from lab.sim.simulation import Simulation
 from lab.sim.world.network import SimConnection
-from lab.sim.world.plan import MALFORMED_PEER_IP, client_ip
+from lab.sim.world.plan import GROUP_SEEDS, MALFORMED_PEER_IP, client_ip
 from tandemq.boundary import LinkKind
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode

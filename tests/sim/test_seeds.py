@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lab.sim.result import Result
-from lab.sim.simulation import FAULTS_MIN, GROUP_SEEDS, GROUPS, RUN_US_MIN, SENDS_MIN, quiet, run_seed
+from lab.sim.simulation import FAULTS_MIN, GROUPS, RUN_US_MIN, SENDS_MIN, quiet, run_seed
+from lab.sim.world.plan import GROUP_SEEDS, STORAGE_SEEDS
 from lab.sim.world.world import SECOND
 from tests.samples import first
 
@@ -17,8 +18,8 @@ FAILED_ONCE = [
     for line in (Path(__file__).parent / "seeds.txt").read_text(encoding="utf-8").splitlines()
     if line and not line.startswith("#")
 ]
-SEEDS = [*range(1001, 1005), 1085, GROUP_SEEDS + 1084, *range(1005, 1019), *FAILED_ONCE]
-"""Two of the first six have access control and limits."""
+SEEDS = [*range(1001, 1004), STORAGE_SEEDS + 14, 1085, GROUP_SEEDS + 1084, *range(1004, 1019), *FAILED_ONCE]
+"""Of the first six one has faults of storage, two have access control and limits."""
 
 
 def run_quietly(seed: int) -> Result:

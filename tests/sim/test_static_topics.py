@@ -7,10 +7,10 @@ import pytest
 
 from lab.sim.group_simulation import GroupSimulation
 from lab.sim.runner import run_one
-from lab.sim.simulation import GROUP_SEEDS, Simulation, quiet
+from lab.sim.simulation import Simulation, quiet
 from lab.sim.workload.raw_client import Then
 from lab.sim.world.groups import mode_of
-from lab.sim.world.plan import has_static_topic
+from lab.sim.world.plan import GROUP_SEEDS, has_static_topic
 from tandemq.boundary import Now
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code

@@ -58,6 +58,7 @@ class ContinuousChecks:
         """
         self._had: dict[tuple[str, str, int], dict[int, int]] = {}
         """(broker group, "topic@group", queue id) to the offsets its master had, and when it last had each."""
+        self._is_safety_only = False
         self.statuses: dict[int, int] = {}
         self.logical: LogicalQueues | None = None
         """The logical queues of the static topic, if there is one."""
@@ -65,6 +66,25 @@ class ContinuousChecks:
         cluster.on_stop = self.stopped
         cluster.on_turn = self.turned
         world.after(POLL_US, self._poll)
+
+    def keep_safety_only(self) -> None:
+        """Check from now on only what holds whatever devices lose: no errors, and rights as `_look_at_rights` says."""
+        self._cluster.on_start = self._cluster.on_stop = None
+        self._cluster.on_turn = self._turned_beyond_tolerance
+        self._expected.on_delivery = lambda _: None
+        self._is_safety_only = True
+
+    def _turned_beyond_tolerance(self, host: Host) -> None:
+        if host.broker is not None:
+            self._judge_errors(host, host.broker)
+            self._look_at_rights(host)
+
+    def _judge_errors(self, host: Host, broker: Broker) -> None:
+        if broker.faults:
+            raise Violation("I16", f"{host.name} had an internal error on a connection; the log names it")
+
+    def _look_at_rights(self, _host: Host) -> None:
+        """Check the rights of a member after a turn; those of fixed roles are fixed."""
 
     # Messages and their places.
 
@@ -89,8 +109,7 @@ class ContinuousChecks:
         broker = host.broker
         if broker is None:
             return
-        if broker.faults:
-            raise Violation("I16", f"{host.name} had an internal error on a connection; the log names it")
+        self._judge_errors(host, broker)
         self._look_at(host, broker)
 
     def _look_at(self, host: Host, broker: Broker) -> None:
@@ -259,6 +278,8 @@ class ContinuousChecks:
         return queue.max_offset if queue is not None else 0
 
     def _poll(self) -> None:
+        if self._is_safety_only:
+            return
         for host in self._cluster.hosts:
             if host.broker is not None:
                 self._look_at_offsets(host)

@@ -39,6 +39,7 @@ from lab.sim.world.cluster import Cluster, Host
 from lab.sim.world.plan import DELAYS, GroupPlan
 from lab.sim.world.world import MS, SECOND, Violation, World
 from tandemq.broker.features.delay.service import DelayedMessages
+from tandemq.broker.features.scrub.scrubber import Scrubber
 from tandemq.broker.features.timers.service import TimedMessages
 from tandemq.broker.features.transactions.service import Transactions
 from tandemq.codec.record.record import property_value
@@ -98,6 +99,8 @@ class FinalChecks:
         self._found: dict[str, list[LoggedMessage]] = {}
         self._walked: dict[tuple[int, int, bytes], tuple[list[LoggedMessage], InvalidRange | None]] = {}
         """Results of `walk` by its arguments: the bytes of replicas are the same."""
+        self._settling_ms: dict[str, int] = {}
+        """Host to the time by its wall clock when it was first looked at, all faults over."""
         self._whole: dict[str, bytes] = {}
         """Host to the bytes of its log when they were free of damage."""
 
@@ -136,7 +139,7 @@ class FinalChecks:
         master, *slaves = self._cluster.members(group)
         assert master.broker is not None, "it runs"
         for host in (master, *slaves):
-            what = self._unrepaired(host)
+            what = self._unrepaired(host) or self._unscrubbed(host)
             if what:
                 return what
         what = self._undeleted(group)
@@ -190,6 +193,15 @@ class FinalChecks:
         if damage is None:
             self._whole[host.name] = data
         return "" if damage is None else f"{host.name} has damage at {damage.log_offset}: {damage.reason}"
+
+    def _unscrubbed(self, host: Host) -> str:
+        """Return whether a member with damaged queues was not scrubbed since the faults ended; "" if it was."""
+        if not any(path.startswith("consumequeue/") for path, _ in host.flips):
+            return ""
+        assert host.broker is not None, "it runs"
+        since_ms = self._settling_ms.setdefault(host.name, host.machine.now().wall_ms)
+        done = host.broker.features.find(Scrubber).last_pass
+        return "" if done.began_ms >= since_ms else f"{host.name} has not verified its queues since the faults"
 
     def _start(self, host: Host) -> int:
         """Return the first byte of a host's log to check: damage that no replica's log covers cannot be repaired."""
@@ -326,6 +338,20 @@ class FinalChecks:
         self._judge_delays()
         if self._checks.logical is not None:
             self._checks.logical.judge(self.records)
+
+    def judge_safety(self) -> None:
+        """Check what holds even if faults exceed what the groups tolerate: damage was not copied to other members.
+
+        Raises:
+            Violation: I10.
+        """
+        for host in self._cluster.hosts:
+            if host.broker is not None and not host.harms_us and not host.losses_us:
+                start, segment = host.broker.store.log.start, host.config.segment_bytes
+                data = read_log(host.machine.disk, start, host.broker.store.log.written_end, segment)
+                _, damage = self._walk(data, start, segment)
+                if damage is not None:
+                    raise Violation("I10", f"{host.name} has damage that no fault injected at {damage}")
 
     def _judge_refused(self) -> None:
         for checks in (self.access, self.limits):

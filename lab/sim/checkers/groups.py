@@ -118,6 +118,12 @@ class GroupChecks(ContinuousChecks):
         if broker.failover is not None and broker.failover.is_master:
             self._judge_epoch(host, broker)
 
+    def _look_at_rights(self, host: Host) -> None:
+        state = state_of(host)
+        if state is not None:
+            self._masters[host.name] = state.master
+        self.permissions.turned(host)
+
     def _look_at_elected(self, host: Host, broker: Broker) -> None:
         assert broker.failover is not None, "it is of a group with a registry"
         if not broker.failover.is_master:
@@ -254,8 +260,10 @@ class GroupChecks(ContinuousChecks):
         for name in self._decided.get(host.name, ()) if mode_of(host.group) is Mode.ELECT else ():
             member = next(member for member in self._cluster.hosts if member.name == name)
             start, segment = given.log_offset, host.config.segment_bytes
-            if any(when >= since_us for when in member.losses_us) or (
-                member.broker is None or member.broker.store.log.start > start
+            if (
+                member.harms_us
+                or any(when >= since_us for when in member.losses_us)
+                or (member.broker is None or member.broker.store.log.start > start)
             ):
                 continue
             if not any(read_log(member.machine.disk, start, start + 4, segment)):

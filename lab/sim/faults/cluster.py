@@ -16,9 +16,11 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
+from lab.sim.faults.storage import StorageFaults
 from lab.sim.workload.host import ClientHost
 from lab.sim.world.cluster import Cluster, Host
 from lab.sim.world.network import Network, SimConnection
+from lab.sim.world.plan import has_storage_faults, is_beyond_tolerance
 from lab.sim.world.world import MS, SECOND, World
 from tandemq.boundary import LinkKind
 from tandemq.errors import DiskFailed
@@ -73,6 +75,11 @@ class Faults:
             (2, self._restart),
         ]
         self._rare: list[Callable[[], None]] = [self._failing_read, self._damage_table, self._damage_table]
+        self._storage: StorageFaults | None = None
+        if has_storage_faults(world.seed):
+            self._storage = StorageFaults(
+                world, cluster, may_strike=self._may_harm, is_beyond=is_beyond_tolerance(world.seed)
+            )
 
     def plan(self, count: int, until_us: int) -> None:
         """Spread faults over the time up to `until_us`."""
@@ -85,6 +92,12 @@ class Faults:
         if rare.random() < RARE:
             when = rare.randrange(4 * SECOND, until_us - 2 * SECOND)
             self._world.at(when, partial(self._strike, rare.choice(self._rare)))
+        if self._storage is not None:
+            self._storage.plan(until_us, [partial(self._strike, kind) for _, kind in self._kinds])
+
+    def _may_harm(self, host: Host) -> bool:
+        """Whether a member may be damaged where no one notices, while its group tolerates that."""
+        return self._may_damage(host)
 
     def _strike(self, kind: Callable[[], None]) -> None:
         if not self.is_over:
@@ -93,6 +106,8 @@ class Faults:
     def end(self) -> None:
         """Undo everything that can be undone: everything must work from here on."""
         self.is_over = True
+        if self._storage is not None:
+            self._storage.is_over = True
         self._network.heal()
         self._network.delay_us, self._network.jitter_us, self._network.split_rate = 300, 400, 0.02
         for host in self._cluster.hosts:

@@ -47,6 +47,8 @@ class Host:
         self.wipes_us: list[int] = []
         self.flips: list[tuple[str, int]] = []
         """(path, position) of bits flipped on its disk."""
+        self.harms_us: list[int] = []
+        """Times at which bytes on its disk were damaged, or were not what had been written."""
         self.kills = 0
         self.starts = 0
         """Number of starts of its process."""
@@ -65,6 +67,11 @@ class Host:
     def address(self) -> str:
         """Return the address for clients."""
         return f"{self.machine.ip}:{BROKER_PORT}"
+
+    def harmed(self, path: str, position: int) -> None:
+        """Note damage of its disk."""
+        self.flips.append((path, position))
+        self.harms_us.append(self._cluster.world.now_us)
 
     # Start and stop.
 
@@ -124,11 +131,15 @@ class Host:
         path = str(error).partition(" ")[0].removesuffix(":")
         self._cluster.world.consequence("start-refused", f"{self.name}: {error}")
         disk = self.machine.disk
+        disk.kill()
+        if self.harms_us and (path.startswith("commitlog") or str(error).startswith("the log ends")):
+            self._cluster.restore_log(self)
+            self._cluster.world.after(SECOND, self.start)
+            return
         stem = path.removesuffix(".bak")
         is_table = any(disk.exists(name) for name in (stem, f"{stem}.bak"))
         if not self.flips or not is_table or stem.startswith(("commitlog", "consumequeue")):
             raise Violation("I10", f"{self.name} does not start on what it wrote itself: {error}") from error
-        disk.kill()
         disk.remove(stem)
         disk.remove(f"{stem}.bak")
         self._cluster.world.after(SECOND, self.start)
@@ -204,6 +215,13 @@ class Host:
         world.after(world.random.randrange(SECOND // 2, 4 * SECOND), self.start)
 
 
+def _log_end(disk: SimDisk) -> int:
+    """Return the log offset behind the last byte of a log that is not zero."""
+    paths = [path for path in disk.paths() if path.startswith("commitlog/")]
+    written = [(path, len(disk.peek(path, 1 << 20, 0, safe=False).rstrip(b"\0"))) for path in paths]
+    return max([int(path.rpartition("/")[2]) + size for path, size in written if size], default=0)
+
+
 class Cluster:
     """All hosts of a world."""
 
@@ -268,9 +286,40 @@ class Cluster:
         """Return the secrets of a node that starts; None without authentication."""
         return None
 
+    def restore_log(self, host: Host) -> None:
+        """Give a member whose log lacks bytes the log files of another, and forget the marks if there is none."""
+        sources = [
+            member.machine.disk for member in self.members(host.group) if member is not host and not member.harms_us
+        ]
+        disk, segment = host.machine.disk, host.config.segment_bytes
+        disk.total_bytes = 1 << 40  # an operator makes room
+        ends = [_log_end(source) for source in sources]
+        if not ends or max(ends) < _log_end(disk):
+            disk.remove("tandemq.marks")
+            for path in [path for path in disk.paths() if path.startswith("commitlog/")]:
+                data = disk.read(path) or b""
+                if len(data) != segment:
+                    disk.replace(path, data.ljust(segment, b"\0"))
+            return
+        source = sources[ends.index(max(ends))]
+        first = min(path for path in source.paths() if path.startswith("commitlog/"))
+        for path in [path for path in disk.paths() if path.startswith("commitlog/") and path >= first]:
+            disk.remove(path)
+        for path in [path for path in source.paths() if path.startswith("commitlog/")]:
+            disk.replace(path, source.peek(path, segment, 0, safe=False))
+
     def has_bit_rot(self, address: str) -> bool:
         """Return whether bits were flipped at rest on the host with this address."""
         return any(host.flips for host in self.hosts if host.address == address)
+
+    def is_harmed(self, name: str) -> bool:
+        """Return whether a device of a member of a group has lost or changed bytes unnoticed."""
+        return any(host.harms_us for host in self.hosts if host.group.name == name)
+
+    def is_beyond_tolerance(self, group: GroupPlan) -> bool:
+        """Return whether a member of a group is harmed and others lost bytes, so that operators have to copy stores."""
+        members = self.members(group)
+        return any(host.harms_us for host in members) and any(host.losses_us for host in members if not host.harms_us)
 
     def members(self, group: GroupPlan) -> list[Host]:
         """Return the hosts of a group, master first."""

@@ -10,6 +10,9 @@ State after a power loss (`crash`), drawn at random:
 
 A process that dies (`kill`) loses nothing that it wrote. Either way its open files cannot be used afterwards.
 
+A device may also lie (`DiskEffect`, `lies`): it loses a write, stores it elsewhere, or reads older bytes, and reports
+success; or it reports that bytes are durable which are not.
+
 Pages never written take no memory, so a file of 1 GiB costs nothing. All choices come from the given `Random`: the same
 calls give the same bytes.
 
@@ -19,6 +22,7 @@ Does not know: permissions, links, more than one process at a time.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from random import Random
 
 from tandemq.boundary import Buffer, DiskUsage
@@ -31,6 +35,15 @@ WRITTEN_BACK = 1 / 8
 """Probability that the kernel wrote a changed page to the device before its next change."""
 
 OPERATIONS = ("create", "pwrite", "pread", "datasync", "truncate", "replace", "remove", "read")
+
+
+class DiskEffect(Enum):
+    """What a call does that a fault strikes."""
+
+    FAILS = "raises an error"
+    LOST = "the bytes are not written; the call succeeds"
+    MISDIRECTED = "the bytes are written at another place of the file; the call succeeds"
+    STALE = "older bytes are read; the call succeeds"
 
 
 class PowerLoss(BaseException):
@@ -50,6 +63,13 @@ class DiskFault:
     error: type[StoreError] = DiskFailed
     prefix: str = ""
     leaves_part: bool = True
+    effect: DiskEffect = DiskEffect.FAILS
+    on_strike: Callable[[str, int], None] | None = None
+    """Called with path and position before a call that lies."""
+    allows: Callable[[str, int, memoryview], bool] = lambda _path, _position, _data: True
+    """Whether a write may be misdirected to a place."""
+    older: dict[str, bytes] = field(default_factory=dict)
+    """Path to the older bytes that a stale read returns."""
     seen: int = 0
     """Calls counted so far."""
 
@@ -112,6 +132,9 @@ class SimFile:
             raise DiskFailed(f"{self.path}: a write at {position}")
         raw = memoryview(data).cast("B")
         fault = self._disk.fault("pwrite", self.path)
+        if fault is not None and fault.effect is not DiskEffect.FAILS:
+            self._lie(fault, raw, position)
+            return
         if fault is not None:
             part = self._disk.random.randrange(len(raw) + 1) if fault.leaves_part else 0
             self._disk.store(self._content, raw[:part], position)
@@ -119,6 +142,20 @@ class SimFile:
         stored = self._disk.store(self._content, raw, position)
         if stored < len(raw):
             raise DiskFull(f"{self.path}: no space left on the device", hint="free space; nothing is lost")
+
+    def _lie(self, fault: DiskFault, raw: memoryview, position: int) -> None:
+        """Report a write that is not done, or done elsewhere within the bytes that the file has."""
+        if fault.on_strike is not None:
+            fault.on_strike(self.path, position)
+        content, last = self._content, max(position, self._content.size - len(raw))
+        if position + len(raw) > content.size:
+            self._disk.store(content, memoryview(bytes(len(raw))), position)  # its length grows all the same
+        if fault.effect is DiskEffect.MISDIRECTED:
+            places = [place for place in range(0, last, SECTOR_BYTES) if abs(place - position) >= SECTOR_BYTES]
+            self._disk.random.shuffle(places)
+            found = next((place for place in places if fault.allows(self.path, place, raw)), None)
+            if found is not None:
+                self._disk.store(content, raw, found)
 
     def pwritev(self, parts: Sequence[Buffer], position: int) -> None:
         """See `boundary.File`: one write, as far as faults and power losses go."""
@@ -129,7 +166,13 @@ class SimFile:
         self._check("pread")
         if size < 0 or position < 0:
             raise DiskFailed(f"{self.path}: a read of {size} bytes at {position}")
-        self._disk.raise_fault("pread", self.path)
+        fault = self._disk.raise_fault("pread", self.path)
+        older = fault.older.get(self.path) if fault is not None else None
+        if fault is not None and older is not None:
+            if fault.on_strike is not None:
+                fault.on_strike(self.path, position)
+            size = min(size, self._content.size - position)
+            return older[position : position + size].ljust(max(0, size), b"\0")
         return _load(self._content.pages, self._content.size, size, position)
 
     def pread_cached(self, size: int, position: int) -> bytes | None:
@@ -199,7 +242,7 @@ class SimDisk:
         self.uncached = 0.0
         """Probability that the page cache lacks what is read, so that the device has to be waited for."""
         self.lies = False
-        """Whether `datasync` returns without syncing, to show that a check can fail."""
+        """Whether `datasync` and `replace` return without syncing."""
         self.life = 0
         """Incremented when the process ends, which invalidates its open files."""
         self._files: dict[str, _Content] = {}
@@ -256,14 +299,16 @@ class SimDisk:
         if self.store(content, memoryview(data), 0) < len(data):
             self._used_pages -= len(content.pages)
             raise DiskFull(f"{path}: no space left on the device", hint="free space; nothing is lost")
-        content.synced.clear()
-        content.grown_from = -1
+        if not self.lies:
+            content.synced.clear()
+            content.grown_from = -1
         before = self._files.get(path)
         if before is not None:
             self._used_pages -= len(before.pages)
         self._files[path] = content
         self._journal.append(_Change("replace", path, content, before))
-        self.commit_names(content)
+        if not self.lies:
+            self.commit_names(content)
 
     def remove(self, path: str) -> None:
         """See `boundary.Disk`."""
@@ -303,6 +348,15 @@ class SimDisk:
         self.faults.append(fault)
         return fault
 
+    def lie(self, operation: str, effect: DiskEffect, nth: int, *, times: int, prefix: str) -> DiskFault:
+        """Let calls succeed without their effect, otherwise as `fail`. Stale reads return bytes of this moment."""
+        fault = DiskFault(operation, nth, times, prefix=prefix, effect=effect)
+        if effect is DiskEffect.STALE:
+            paths = [path for path in self._files if path.startswith(prefix)]
+            fault.older = {path: self.peek(path, self._files[path].size, 0, safe=False) for path in paths}
+        self.faults.append(fault)
+        return fault
+
     def stop_at(self, nth: int, operations: tuple[str, ...] = OPERATIONS) -> None:
         """Raise PowerLoss at the `nth` call of these operations from now on, and at all after it."""
         left = nth
@@ -321,6 +375,12 @@ class SimDisk:
         self.faults.clear()
         self.on_call = None
         self.uncached = 0.0
+        if self.lies:
+            self.lies = False
+            self._journal.clear()
+            for content in self._files.values():
+                content.synced.clear()
+                content.grown_from = -1
 
     def kill(self) -> None:
         """End the process; its written bytes stay."""
@@ -389,11 +449,12 @@ class SimDisk:
                 found = fault
         return found
 
-    def raise_fault(self, operation: str, path: str) -> None:
-        """Raise the error of a fault that applies to this call, if any."""
+    def raise_fault(self, operation: str, path: str) -> DiskFault | None:
+        """Raise the error of a fault that applies to this call; return one whose call is to succeed."""
         fault = self.fault(operation, path) if self.faults else None
-        if fault is not None:
+        if fault is not None and fault.effect is DiskEffect.FAILS:
             raise fault.error(f"{path}: a simulated fault of {operation}")
+        return fault
 
     def store(self, content: _Content, data: memoryview, position: int) -> int:
         """Store bytes while there is space; return how many."""

@@ -26,6 +26,14 @@ ACCESS, LIMITS = 0.8, 0.8
 The others, many of which tests name, are what they were before these came.
 """
 NEWEST = 83
+GROUP_SEEDS = 1_000_000
+"""Seeds from here on have groups with a registry, up to `STORAGE_SEEDS`."""
+STORAGE_SEEDS, STORAGE_GROUP_SEEDS = 5_000_000, 6_000_000
+"""Seeds from here on have faults of storage: with fixed roles, and with a registry."""
+BEYOND = 0.3
+"""Share of them whose faults exceed what a group tolerates."""
+COMBINED = 0.6
+"""Share of them with transactions, timed messages and pops, each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,27 +189,51 @@ def draw(random: Random) -> Plan:
 
 def has_transactions(seed: int) -> bool:
     """Return whether an application sends transactions: in two of ten seeds. Nothing is drawn for it."""
+    if has_storage_faults(seed):
+        return Random(f"{seed}-has-transactions").random() < COMBINED
     return seed % 10 in (7, 8)
 
 
 def has_static_topic(seed: int) -> bool:
     """Return whether a seed has a static topic. It has its own generator: the other draws are the same."""
-    return Random(f"{seed}-static-topic").random() < STATIC_TOPICS
+    return Random(f"{seed}-static-topic").random() < STATIC_TOPICS and not is_beyond_tolerance(seed)
 
 
 def has_pops(seed: int) -> bool:
     """Return whether a seed has a group that pops. It has its own generator, too."""
-    return Random(f"{seed}-pops").random() < POPS
+    return Random(f"{seed}-pops").random() < share_of(seed, POPS) and not is_beyond_tolerance(seed)
 
 
 def has_access(seed: int) -> bool:
     """Return whether a seed has access control: one of seven has."""
-    return seed % 100 >= NEWEST and Random(f"{seed}-access").random() < ACCESS
+    is_of_them = seed % 100 >= NEWEST and not is_beyond_tolerance(seed)
+    return is_of_them and Random(f"{seed}-access").random() < ACCESS
 
 
 def has_limits(seed: int) -> bool:
     """Return whether a seed has limits of users, topics and groups: one of seven has."""
-    return seed % 100 >= NEWEST and Random(f"{seed}-limits").random() < LIMITS
+    is_of_them = seed % 100 >= NEWEST and not is_beyond_tolerance(seed)
+    return is_of_them and Random(f"{seed}-limits").random() < LIMITS
+
+
+def has_storage_faults(seed: int) -> bool:
+    """Return whether devices and files fail unnoticed: in all seeds from `STORAGE_SEEDS` on."""
+    return seed >= STORAGE_SEEDS
+
+
+def is_beyond_tolerance(seed: int) -> bool:
+    """Return whether faults exceed what a group tolerates, so that only safety is checked."""
+    return has_storage_faults(seed) and Random(f"{seed}-tolerance").random() < BEYOND
+
+
+def has_registry(seed: int) -> bool:
+    """Return whether the groups of a seed have a registry."""
+    return GROUP_SEEDS <= seed < STORAGE_SEEDS or seed >= STORAGE_GROUP_SEEDS
+
+
+def share_of(seed: int, usual: float) -> float:
+    """Return the share of the seeds that have a feature; most of those with storage faults have it."""
+    return COMBINED if has_storage_faults(seed) else usual
 
 
 _SomePlan = TypeVar("_SomePlan", bound=Plan)

@@ -43,6 +43,16 @@ class IndexEntry(NamedTuple):
     log_offset: int
 
 
+class IndexGap(NamedTuple):
+    """A part of the log behind an indexed record, or at its start, and before the next indexed record."""
+
+    start: int
+    """Log offset of a record, the indexed one unless it is the first of the log."""
+    indexed: int
+    """Log offset of the indexed record."""
+    end: int
+
+
 class IndexFile:
     """One index file. Entry numbers begin at 1."""
 
@@ -60,11 +70,28 @@ class IndexFile:
         self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, count = header
         self.count = max(1, count)
         self._table: _Array | None = None
+        if not self._agrees():
+            log.error("index: the header of %s does not agree with its entries; they are not used", path)
+            self.count = 1
 
     @property
     def is_full(self) -> bool:
         """Whether no further entry fits."""
         return bool(self.count >= self.entries_max)
+
+    def _agrees(self) -> bool:
+        """Whether the header's number of entries is possible, and the first and the last are those that it names."""
+        if self.count == 1:
+            return True
+        return self.count <= self.entries_max and (self._offset_of(1), self._offset_of(self.count - 1)) == (
+            self.begin_offset,
+            self.end_offset,
+        )
+
+    def _offset_of(self, number: int) -> int:
+        raw = self._file.pread(INDEX_ENTRY_BYTES, self._entries_at + number * INDEX_ENTRY_BYTES)
+        log_offset: int = INDEX_ENTRY.unpack(raw)[1]
+        return log_offset
 
     def _slot_table(self) -> _Array:
         if self._table is None:
@@ -209,11 +236,13 @@ class KeyIndex:
     """All index files, and the keys that are not in a file yet."""
 
     def __init__(self, disk: Disk, slots: int, entries: int) -> None:
-        """Open the existing files; files of another size than configured are left in place and not used."""
+        """Open the existing files; those of another size than configured are not used, see `drop_unused`."""
         self._disk = disk
         self._slots = slots
         self._entries = entries
         self.files: list[IndexFile] = []
+        self.unused: list[str] = []
+        """Paths of files of another size than configured: cut, or from before the configuration changed."""
         total = INDEX_HEADER_BYTES + INDEX_SLOT_BYTES * slots + INDEX_ENTRY_BYTES * entries
         for name in disk.list("index"):
             if not name.isdigit():
@@ -222,6 +251,7 @@ class KeyIndex:
                 self.files.append(IndexFile(disk, f"index/{name}", slots, entries))
             else:
                 log.warning("index: index/%s has another size than configured and is not used", name)
+                self.unused.append(f"index/{name}")
         self.may_wait = True
         """Whether `find` may wait for the device."""
         self.pending = bytearray()
@@ -231,6 +261,15 @@ class KeyIndex:
     def end_offset(self) -> int:
         """Log offset of the newest indexed record, -1 if there is none."""
         return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+
+    def gaps(self, log_start: int, log_end: int) -> list[IndexGap]:
+        """Return the parts of the log without an indexed record: before, between and behind the files' records."""
+        gaps, done = [], IndexGap(log_start, log_start - 1, log_start)
+        for file in self.files:
+            if file.count > 1:
+                gaps.append(done._replace(end=file.begin_offset))
+                done = IndexGap(file.end_offset, file.end_offset, 0)
+        return [*gaps, done._replace(end=log_end)]
 
     def recover(self, log_end: int) -> bool:
         """After a crash, remove entries at or after `log_end` and rebuild the slots; False if a file is damaged."""
@@ -244,6 +283,13 @@ class KeyIndex:
         """Delete all files."""
         while self.files:
             self._drop(self.files.pop())
+
+    def drop_unused(self) -> None:
+        """Delete the files of another size, whose keys the others have: other readers would stumble over them."""
+        for path in self.unused:
+            log.warning("index: %s is deleted: all keys of the log are in the other files", path)
+            self._disk.remove(path)
+        self.unused.clear()
 
     def _drop(self, file: IndexFile) -> None:
         file.close()
@@ -291,6 +337,8 @@ class KeyIndex:
         name = int(moment.strftime("%Y%m%d%H%M%S") + f"{wall_ms % 1000:03d}")
         if self.files:
             name = max(name, int(self.files[-1].path.rsplit("/", 1)[1]) + 1)
+        while self._disk.exists(f"index/{name:017d}"):  # one of another size
+            name += 1
         self.files.append(IndexFile(self._disk, f"index/{name:017d}", self._slots, self._entries))
         return self.files[-1]
 

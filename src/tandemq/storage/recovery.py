@@ -13,17 +13,20 @@ import logging
 from dataclasses import dataclass, replace
 
 from tandemq.boundary import Disk
-from tandemq.codec.record.entries import BLANK_MAGIC
-from tandemq.codec.record.record import parse_record
+from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC
+from tandemq.codec.record.record import parse_record, peek
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.storage.checkpoint import REBUILDING, Checkpoint, Marks, read_checkpoint, read_marks, write_checkpoint
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.key_index import IndexGap
 from tandemq.storage.log.scan import DamagedRange, Walker, damaged_record, find_next_record
 from tandemq.storage.quarantine import quarantine
 from tandemq.storage.store import Store, StoreConfig
 
 log = logging.getLogger(__name__)
 ABORT = "abort"
+GAP_RECORDS_MAX = 1_000
+"""Number of records read to find out whether the index lacks one: most have keys."""
 LOST = b"may have lost\n"
 """Content of `abort` after a start with `may_have_lost`, until `clear_loss_flag` is called."""
 
@@ -58,7 +61,7 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     opening.drop_entries_from_begin()
     opening.prepare_rebuilds()
     opening.walk_log()
-    opening.check_synced_mark()
+    opening.check_end()
     opening.open_log()
     opening.settle_queues()
     opening.sync()
@@ -120,6 +123,7 @@ class _Opening:
     def prepare_rebuilds(self) -> None:
         """Empty the queues if their entries differ from the marks; rebuilding them or the index needs the whole log."""
         store = self.store
+        is_index_incomplete = _lacks_keys(store, self._begin)
         if _must_rebuild(store, self._marks, self._begin):
             log.warning(
                 "store: the queues' entries differ from the marks at %d; rebuilding the queues from the log",
@@ -129,7 +133,13 @@ class _Opening:
         if any(_lacks_beginning(store, queue) for queue in store.queues.values()):
             log.warning("store: the first entries of some queues are missing; rebuilding all queues from the log")
             self._empty_queues()
-        if _index_missing(store, self._marks, self._begin):
+        if is_index_incomplete:
+            log.warning("store: the index lacks keys of records; rebuilding it from the log")
+            _note_rebuild(store, self._marks)
+            assert store.index is not None, "it lacks keys"
+            store.index.drop_all()
+            self._begin = store.log.start
+        elif _index_missing(store, self._marks, self._begin):
             _note_rebuild(store, self._marks)
             self._begin = store.log.start
 
@@ -148,13 +158,16 @@ class _Opening:
             self._records += _rebuild_queues(store, marks, self._begin, tail_from=self._tail_from)
             self._begin = store.log.start
 
-    def check_synced_mark(self) -> None:
-        """Raise StoreDamaged if the log ends before the synced offset of the marks."""
+    def check_end(self) -> None:
+        """Raise StoreDamaged if the log ends before the offset that it had reached by the marks."""
         store, marks = self.store, self._marks
-        if marks is not None and store.log.end < marks.synced:
+        if marks is None:
+            return
+        kernel_has_all = self._machine_stayed_up or not self._unclean
+        known_end = marks.written if kernel_has_all else marks.synced
+        if store.log.end < known_end:
             raise StoreDamaged(
-                f"the log ends at {store.log.end}, but was on the device up to {marks.synced}: a file is missing or "
-                "damaged",
+                f"the log ends at {store.log.end}, but had reached {known_end}: a file is missing or damaged",
                 hint="restore the file, or copy the store of a replica, or delete tandemq.marks to start without the "
                 "missing messages",
             )
@@ -213,6 +226,8 @@ class _Opening:
             entries = store.entries_total()
         store.marks = Marks(synced, written, entries, boot_id=store.config.boot_id)
         store.sync_marks()
+        if store.index is not None and store.index.files:  # complete, or rebuilt
+            store.index.drop_unused()
 
     def report(self) -> Recovered:
         """Log and return the result."""
@@ -327,6 +342,34 @@ def _index_missing(store: Store, marks: Marks | None, begin: int) -> bool:
     if marks is not None and marks.without_keys and begin == marks.written:
         return False
     return any(queue.max_offset > queue.min_offset for queue in store.queues.values())
+
+
+def _lacks_keys(store: Store, begin: int) -> bool:
+    """Whether the index lacks keys of records before `begin`, since one of its files is missing, empty or older.
+
+    Only records next to those that begin and end its files are read, `GAP_RECORDS_MAX` in each place.
+    """
+    if store.index is None or not store.index.files:
+        return False
+    return any(_has_keys(store, gap) for gap in store.index.gaps(store.log.start, begin))
+
+
+def _has_keys(store: Store, gap: IndexGap) -> bool:
+    offset = gap.start
+    for _ in range(GAP_RECORDS_MAX):
+        if offset >= gap.end:
+            return False
+        data = store.record_at_raw(offset)
+        if len(data) >= BLANK_BYTES_MIN and peek(data, 0)[1] == BLANK_MAGIC:
+            offset += len(data)
+            continue
+        record = parse_record(data, 0, len(data))
+        if isinstance(record, str) or record.log_offset != offset:
+            return False
+        if offset > gap.indexed and store.keys_of(record):
+            return True
+        offset += record.size
+    return False
 
 
 def _has_entries_of(store: Store, marks: Marks | None, begin: int) -> bool:

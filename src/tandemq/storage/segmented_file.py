@@ -6,6 +6,7 @@ A file is named after the 20-digit offset of its first byte and created sparse, 
 Source: docs/internals/storage.md, "files"; RocketMQ MappedFileQueue.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +14,10 @@ from tandemq.boundary import Buffer, Disk, File
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.storage.cached_reads import read_cached
 
+log = logging.getLogger(__name__)
 NAME_DIGITS = 20
+MISSING_MAX = 1_000
+"""Maximum number of missing files that are created; more are no accident."""
 _CHUNK_BYTES = 1 << 20
 _PAGE_BYTES = 4096
 _ZEROES = bytes(_CHUNK_BYTES)
@@ -104,6 +108,7 @@ class SegmentLog:
 
         Args:
             is_derived: the bytes can be rebuilt from the log, so the last file may be short: an interrupted truncation.
+                If other files have the right length, a short or missing one is zeroed: its entries count as damaged.
 
         Raises:
             StoreDamaged: a file has another length than `segment_bytes`, or a file between others is missing.
@@ -116,8 +121,28 @@ class SegmentLog:
         self._latest_path = -1, ""
         self.starts: list[int] = []
         names = [name for name in disk.list(directory) if name.isdigit()]
+        if is_derived and len(names) > 1:
+            names = self._completed(names)
         for name in names:
             self._load(name, is_last=name == names[-1])
+
+    def _completed(self, names: list[str]) -> list[str]:
+        """Zero the short files and create the missing ones before the last; not if no file has the right length."""
+        sizes = {name: self._files.get(f"{self.directory}/{name}").size() for name in names}
+        starts = [int(name) for name in names]
+        is_expected = self.segment_bytes in sizes.values() and all(
+            len(name) == NAME_DIGITS and start % self.segment_bytes == 0 and sizes[name] <= self.segment_bytes
+            for name, start in zip(names, starts, strict=True)
+        )
+        if not is_expected or (starts[-1] - starts[0]) // self.segment_bytes > len(names) + MISSING_MAX:
+            return names
+        for start in range(starts[0], starts[-1], self.segment_bytes):
+            path = self.path(start)
+            if sizes.get(path.rpartition("/")[2]) != self.segment_bytes:
+                log.error("store: %s is missing or too short; its entries are rebuilt from the log", path)
+                self._files.get(path, create_bytes=self.segment_bytes).truncate(self.segment_bytes)
+                self._files.unsynced[path] = None
+        return [f"{start:0{NAME_DIGITS}d}" for start in range(starts[0], starts[-1] + 1, self.segment_bytes)]
 
     def _load(self, name: str, *, is_last: bool) -> None:
         path = f"{self.directory}/{name}"

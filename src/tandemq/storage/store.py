@@ -390,9 +390,18 @@ class Store:
             code = self.entry_code(topic, record.properties, record.store_ms)
             if queue.enter(record.queue_offset, record.log_offset, record.size, code):
                 self.dirty_queues[queue] = None
-        if transaction != _ROLLBACK and self.index is not None and record.log_offset > self.index.end_offset:
-            self._staged_keys += key_rows(topic, record.properties, record.log_offset, record.store_ms)
+        if self.index is not None and record.log_offset > self.index.end_offset:
+            self._staged_keys += self.keys_of(record)
             self._index_staged()
+
+    def keys_of(self, record: Record) -> bytes:
+        """Return the keys under which the index has a record, packed (`engine.KEY_ROW`)."""
+        topic = record.topic.decode("utf-8", "replace")
+        is_entered = topic != DELETION_TOPIC and topic not in self.without_queues
+        is_indexed = is_entered and record.sys_flag & _TRANSACTION_BITS != _ROLLBACK
+        if not is_indexed or self._is_unfit(topic, record.queue_id):
+            return b""
+        return bytes(key_rows(topic, record.properties, record.log_offset, record.store_ms))
 
     def dispatch_run(self, data: Buffer) -> None:
         """Like `dispatch_found`, for contiguous valid records without a blank."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.sim.world.disk import OPERATIONS, SimDisk
+from lab.sim.world.disk import OPERATIONS, DiskEffect, SimDisk
 from tandemq.boundary import Buffer, Disk, DiskUsage
 from tandemq.errors import DiskFailed, DiskFull, StoreError
 from tandemq.real.disk import RealDisk
@@ -407,6 +407,50 @@ def test_sim_disk_that_lies_loses_what_was_synced() -> None:
         disk.crash()
         lost += disk.read("f") != b"x"
     assert lost
+
+
+def test_sim_disk_that_lies_loses_a_replacement_and_keeps_it_once_it_is_honest() -> None:
+    found = set()
+    for seed in range(40):
+        disk = SimDisk(Random(seed))
+        disk.replace("f", b"before")
+        disk.lies = True
+        disk.replace("f", b"after")
+        if seed % 2:
+            disk.heal()
+        disk.crash()
+        found.add((seed % 2, disk.read("f") == b"before"))
+    assert found == {(0, True), (0, False), (1, False)}
+
+
+@pytest.mark.parametrize("effect", [DiskEffect.LOST, DiskEffect.MISDIRECTED])
+def test_sim_disk_reports_a_write_that_it_does_not_do(effect: DiskEffect) -> None:
+    disk = SimDisk(Random(1))
+    file = disk.open("f", create=True)
+    file.pwrite(b"a" * 8192, 0)
+    struck: list[tuple[str, int]] = []
+    fault = disk.lie("pwrite", effect, 2, times=1, prefix="f")
+    fault.on_strike = lambda path, position: struck.append((path, position))
+    fault.allows = lambda _path, position, _data: position != 4096
+    for number in range(3):
+        file.pwrite(b"b" * 100, 8192 + 100 * number)
+    assert struck == [("f", 8292)]
+    data = file.pread(9000, 0)
+    assert data[8192:] == b"b" * 100 + bytes(100) + b"b" * 100
+    elsewhere = data[:8192].count(b"b")
+    assert elsewhere == (100 if effect is DiskEffect.MISDIRECTED else 0)
+    assert data[4096:4196] == b"a" * 100
+
+
+def test_sim_disk_reads_older_bytes_for_a_while() -> None:
+    disk = SimDisk(Random(1))
+    file = disk.open("f", create=True)
+    file.pwrite(b"old", 0)
+    disk.lie("pread", DiskEffect.STALE, 2, times=1, prefix="f")
+    file.pwrite(b"new bytes", 0)
+    assert [file.pread(9, 0) for _ in range(3)] == [b"new bytes", b"old" + bytes(6), b"new bytes"]
+    disk.heal()
+    assert disk.read("f") == b"new bytes"
 
 
 def test_sim_disk_is_the_same_for_the_same_seed() -> None:

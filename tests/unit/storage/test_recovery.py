@@ -361,7 +361,7 @@ def test_missing_last_log_file_is_refused(how: str) -> None:
         disk.remove(last)
     else:
         disk.replace(last, bytes(4096))
-    with pytest.raises(StoreDamaged, match="device"):
+    with pytest.raises(StoreDamaged, match="had reached"):
         reopen(disk)
 
 

@@ -4,8 +4,8 @@
                                        └─► ASYNC_MASTER waited long enough, --accept-loss, or the slaves left the group:
                                            a new generation begins
 
-If the start has found damage as well, messages are refused until it is repaired, or for `REPAIR_MS`: a queue whose last
-record is damaged would give its queue offset to another message.
+If the start has found damage, messages are refused until it is repaired, or for `REPAIR_MS`: a queue whose last record
+is damaged would give its queue offset to another message.
 
 Kept on the disk: `config/replicas.json`, the slaves known so far and those still awaited.
 Source: docs/internals/ha.md, "after a stop that may have lost bytes".
@@ -78,6 +78,7 @@ class LostTail:
         if not self._generations.pairs:
             self._generations.set([(1, self._store.log.start)])
         if not self._may_have_lost and not self.awaited:
+            self._await_repair()
             self._correct_tables()
             return
         if accept_loss or not (self.known or holders):
@@ -104,6 +105,7 @@ class LostTail:
         """Await no slave: another member of the group had the whole log, and this one has copied it, or an operator
         accepted the loss."""
         self._may_have_lost = False
+        self._await_repair()
         self._accept_messages()
 
     def suspend(self) -> None:
@@ -133,6 +135,15 @@ class LostTail:
             log.error("master: the loss cannot be noted, tried again in %d ms: %s", ACCEPT_AGAIN_MS, error)
             self.accept_at_ms = now.mono_ms + ACCEPT_AGAIN_MS
         return True
+
+    def _await_repair(self) -> None:
+        """Refuse messages if the start found damage, whose records may have queue offsets that would be given again."""
+        if self._store.damaged and any(not damage.is_lost for damage in self._damages.ranges):
+            self._refuse_for_repair()
+
+    def _refuse_for_repair(self) -> None:
+        self._puts.refuse(DAMAGE, "the log was damaged when the broker started; its repair is awaited")
+        self._repair_until_ms = 0
 
     def _follow_repair(self, now: Now) -> None:
         if not self._repair_until_ms:
@@ -180,8 +191,7 @@ class LostTail:
             if not self.awaited:
                 # No slave holds bytes beyond our log end, so the generation continues.
                 if self._damages.ranges:
-                    self._puts.refuse(DAMAGE, "the machine went down, and damage of the log waits for its repair")
-                    self._repair_until_ms = 0
+                    self._refuse_for_repair()
                 self._accept_messages()
                 log.warning("master: every known slave has answered")
 

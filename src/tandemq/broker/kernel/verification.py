@@ -9,6 +9,7 @@ from tandemq.storage.consume_queue import ConsumeQueue
 A_PULL = "a pull"
 A_DELAY = "delivery after a delay"
 A_TIMER = "delivery at a time"
+A_TRANSACTION = "reading of transactions"
 
 
 class Mismatch(NamedTuple):

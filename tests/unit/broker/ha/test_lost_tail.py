@@ -358,6 +358,59 @@ def test_delay_progress_beyond_the_end_is_set_to_it(tmp_path: Path) -> None:
     assert [message.body for message in messages_in(found)] == [b"again"]
 
 
+def test_killed_master_with_a_damaged_last_record_gives_its_offset_to_no_other_message(tmp_path: Path) -> None:
+    """Found by simulation seed 6000159: a write was lost, and the entries of its record were not written yet."""
+    group = Group(tmp_path)
+    group.send_many(60, size=400)
+    start = group.master.log_end
+    group.send_many(1)
+    end = group.master.log_end
+    group.send_many(4, topic="TopicB")
+    whole = group.master.log_bytes()
+    group.stop(group.master)
+    with (tmp_path / "master" / "commitlog" / ("0" * 20)).open("r+b") as log:
+        log.seek(start)
+        log.write(bytes(end - start))
+    delete_files(tmp_path / "master" / "consumequeue")
+    group.refuses = True
+    group.start_master(boot_id="boot-1")
+    group.pass_time(2_000)
+    assert group.send_and_settle() == ResponseCode.SERVICE_NOT_AVAILABLE
+    group.refuses = False
+    for _ in range(REPAIR_MS // 100):
+        if group.send_and_settle() == OK:
+            break
+        group.pass_time(100)
+    assert group.master.log_bytes().startswith(whole)
+    assert group.master.node.store.queues["TopicA", 0].max_offset == 62
+    group.assert_same_logs()
+
+
+def test_queue_whose_only_record_is_repaired_has_it_and_gives_its_offset_to_no_other(tmp_path: Path) -> None:
+    """Found by simulation seed 5000519: the start did not make the queue, and the repair did not enter the record."""
+    group = Group(tmp_path)
+    group.send_many(60, size=400)
+    start = group.master.log_end
+    group.send_many(1, topic="TopicB")
+    end = group.master.log_end
+    group.send_many(4)
+    group.pass_time(1_000)
+    group.stop(group.master, clean=True)
+    with (tmp_path / "master" / "commitlog" / ("0" * 20)).open("r+b") as log:
+        log.seek(start)
+        log.write(bytes(end - start))
+    delete_files(tmp_path / "master" / "consumequeue")
+    group.start_master(boot_id="boot-1")
+    for _ in range(REPAIR_MS // 100):
+        group.pass_time(100)
+        if ("TopicB", 0) in group.master.node.store.queues:
+            break
+    assert group.master.node.store.queues["TopicB", 0].max_offset == 1
+    group.send_many(1, topic="TopicB")
+    assert group.master.node.store.queues["TopicB", 0].max_offset == 2
+    group.assert_same_logs()
+
+
 @pytest.mark.parametrize("is_reached", [True, False])
 def test_queue_whose_last_record_is_damaged_gives_its_offset_to_no_other_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reached: bool

@@ -17,7 +17,7 @@ Source: docs/internals/storage.md, "scrubbing".
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,9 +74,10 @@ class Missed(NamedTuple):
 class EntryRepairs:
     """Queue entries of one broker."""
 
-    def __init__(self, store: Store, damages: Damages) -> None:
-        """Begin without suspect entries."""
+    def __init__(self, store: Store, damages: Damages, has_topic: Callable[[str], bool]) -> None:
+        """Begin without suspect entries. `has_topic`: returns whether a topic exists."""
         self._store = store
+        self._has_topic = has_topic
         self._damages = damages
         self.rebuilt = 0
         """Entries rebuilt because they differed from the log, in the whole life of the store."""
@@ -213,6 +214,8 @@ class EntryRepairs:
         """Rewrite queue entries that differ from the log. `enters`: also add those behind a queue's end."""
         topic = entries.topic.decode("utf-8", "replace")
         queue = self._store.queues.get((topic, entries.queue_id))
+        if queue is None and enters and entries.queue_id >= 0 and self._has_topic(topic):
+            queue = self._store.queue(topic, entries.queue_id)  # all of its records were damaged
         if queue is None:
             return
         first = max(entries.queue_offset, queue.min_offset)

@@ -26,7 +26,7 @@ from tandemq.broker.features.scrub.verify_job import Checked, CheckWork, Entries
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
-from tandemq.broker.kernel.verification import A_DELAY, A_PULL, A_TIMER, Mismatch, Verification
+from tandemq.broker.kernel.verification import A_DELAY, A_PULL, A_TIMER, A_TRANSACTION, Mismatch, Verification
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.requests import is_true, read_fields
 from tandemq.config.settings import BrokerConfig
@@ -98,7 +98,7 @@ class Scrubber(Feature, Verification):
         self.position = 0
         self.current_pass = Pass()
         self.last_pass = Pass()
-        self.entries = EntryRepairs(kernel.store, kernel.damages)
+        self.entries = EntryRepairs(kernel.store, kernel.damages, lambda topic: kernel.topics.get(topic) is not None)
         self.suspicion: Suspicion | None = None
         self._unfounded = Refusals()
         """Reports of places that are sound."""
@@ -418,7 +418,7 @@ class Scrubber(Feature, Verification):
                     self.suspicion.found,
                     times,
                 )
-            if not is_bad and self.suspicion.source in (A_PULL, A_DELAY, A_TIMER) and self._rate():
+            if not is_bad and self.suspicion.source in (A_PULL, A_DELAY, A_TIMER, A_TRANSACTION) and self._rate():
                 self.begin(now)
 
     def _note(self, start: int, end: int, reason: str, now: Now, *, is_unread: bool = False) -> None:

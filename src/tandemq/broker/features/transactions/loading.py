@@ -52,12 +52,12 @@ class TransactionLoader(LogReading):
         self._ended: set[int] = set()
         self._copied: set[int] = set()
         """Half messages replaced by a copy."""
-        self._has_gaps = False
-        """Whether an op record could not be read."""
+        self.unread_ops: list[int] = []
+        """Queue offsets of op records that could not be read."""
 
     def _load(self) -> Iterator[None]:
         self.table, self.ops, self.committed, self.replaced = OpenTransactions(), [], [], []
-        self._ended, self._copied, self._has_gaps = set(), set(), False
+        self._ended, self._copied, self.unread_ops = set(), set(), []
         halves, ops = self._store.queues.get((HALF_TOPIC, 0)), self._store.queues.get((OP_HALF_TOPIC, 0))
         if halves is None:
             return
@@ -95,7 +95,7 @@ class TransactionLoader(LogReading):
         for queue_offset in range(start.op, ops.max_offset):
             found = self._op(ops, queue_offset)
             if found is None:
-                self._has_gaps = True
+                self.unread_ops.append(queue_offset)
             elif found.offsets:
                 if found.progress is None:
                     self._drop_unfounded(found.offsets, halves, ops.entry(queue_offset).log_offset, queue_offset)
@@ -187,7 +187,7 @@ class TransactionLoader(LogReading):
         A broker of ours writes the op record of a turn behind its messages; others write it up to three seconds later.
         """
         position = min(entry.log_offset for entry in self.table.entries.values())
-        if ops is not None and not self._has_gaps:
+        if ops is not None and not self.unread_ops:
             behind = ops.max_offset - (1 if is_ours else OPS_BACK)
             if behind >= ops.min_offset:
                 position = max(position, ops.entry(behind).log_offset)

@@ -24,10 +24,12 @@ from tandemq.broker.features.transactions.op_records import Progress, op_body, o
 from tandemq.broker.features.transactions.open_transactions import HalfEntry, OpenTransactions
 from tandemq.broker.kernel.client_requests import notify
 from tandemq.broker.kernel.kernel import Kernel
-from tandemq.broker.kernel.log_queue import DurableProgress, LogQueue
+from tandemq.broker.kernel.log_queue import DOUBT_MS, DamagedEntries, DurableProgress, LogQueue
 from tandemq.broker.kernel.messages.half_message import HalfMessage, read_half
 from tandemq.broker.kernel.sends import Sends
+from tandemq.broker.kernel.verification import A_TRANSACTION
 from tandemq.broker.state.clients import Member
+from tandemq.broker.state.damage_table import LOST, WAITS
 from tandemq.broker.state.topics import Topic, internal_topic
 from tandemq.codec.record.record import encode_record, message_id
 from tandemq.engine import EndedHalf
@@ -54,6 +56,8 @@ OP_OFFSETS_MAX = 512
 """Maximum number of half messages in one op record."""
 OPS_MAX = 10_000
 """Number of op records whose range is kept in memory; beyond it, pairs of them are joined."""
+REREAD_MS = 5_000
+"""Time until the queues are read again if damage may hide ends of transactions."""
 PROGRESS_MS = 5_000
 """Interval between updates of the offset table."""
 COPY_AFTER_MS = 300_000
@@ -112,6 +116,11 @@ class Transactions(LogQueue[TransactionLoader]):
         self._next_run_ms = 0
         self._progress_due_ms = 0
         self._durable = DurableProgress[Progress](kernel.store)
+        self._damaged = DamagedEntries(kernel, A_TRANSACTION)
+        self._unread_ops: dict[int, int] = {}
+        """Since when (monotonic ms) op records cannot be read, by queue offset."""
+        self._reread_ms = 0
+        """When (monotonic ms) the queues are read again."""
         self._asked: dict[str, int] = {}
         """Number of checks sent, by producer group; they alternate between its connections."""
         self._absent: set[str] = set()
@@ -168,7 +177,37 @@ class Transactions(LogQueue[TransactionLoader]):
     def _begin_reading(self) -> TransactionLoader:
         return TransactionLoader(self._store, self._offsets)
 
+    def _load(self, now: Now) -> None:
+        if now.mono_ms >= self._reread_ms:
+            super()._load(now)
+
+    def _may_be_over(self, unread_ops: list[int], now: Now) -> bool:
+        """Whether damaged op records, which wait for their repair, may name transactions that seem open.
+
+        Asked again, a producer would commit such a message a second time. After `DOUBT_MS` that is accepted.
+        """
+        ops = self._store.queues.get((OP_HALF_TOPIC, 0))
+        self._unread_ops = {offset: self._unread_ops.get(offset, -1) for offset in unread_ops}
+        waits = False
+        for queue_offset, known_ms in self._unread_ops.items():
+            since_ms = None if known_ms < 0 else known_ms
+            self._unread_ops[queue_offset] = now.mono_ms if since_ms is None else since_ms
+            if ops is None or (since_ms is not None and now.mono_ms - since_ms >= DOUBT_MS):
+                continue
+            log_offset, size, _ = ops.entry(queue_offset)
+            fate = self._damaged.fate_of(ops, queue_offset, log_offset, size)
+            if fate == WAITS or (
+                fate != LOST
+                and not self._damaged.is_given_up(ops, queue_offset, log_offset, "a damaged op record", since_ms, now)
+            ):
+                waits = True
+        return waits
+
     def _adopt_reading(self, reading: TransactionLoader, now: Now) -> None:
+        if len(reading.table) and self._may_be_over(reading.unread_ops, now):
+            self._reread_ms, self._is_behind = now.mono_ms + REREAD_MS, False
+            return
+        self._unread_ops.clear()
         self.table = reading.table
         for queue_offset in reading.committed:
             self.table.end(queue_offset)

@@ -66,6 +66,7 @@ def test_copy_without_its_op_record_after_a_crash_is_not_committed_again(tmp_pat
     with segment.open("r+b") as file:  # what lies behind the copies was not written
         file.seek(copy.log_offset + copy.size)
         file.write(bytes(broker.node.store.log.end - copy.log_offset - copy.size))
+    (tmp_path / "tandemq.marks").unlink()
     broker = broker.restart(clean=False)
     broker.heartbeat("", producers=[GROUP])
     broker.pass_time(200)
