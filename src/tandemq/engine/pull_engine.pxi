@@ -324,7 +324,7 @@ cdef class PullEngine:
         cdef int64_t end = self.shown_end(target.queue)
         if not target.queue.min_offset <= offset < end:
             return None
-        return self.found(target, 1 if is_binary else 0, opaque, max(offset, scan_offset), end, most, is_bulk, &choice)
+        return self.found(target, 1 if is_binary else 0, opaque, max(offset, scan_offset), end, most, is_bulk, True, &choice)
 
     cdef PullTarget find(self, const PullText *pull):
         """Return what a pull reads; None if it is not known, or if anything changed by which it was allowed."""
@@ -371,9 +371,11 @@ cdef class PullEngine:
         if offset == end and pull.sys_flag & SUSPEND:
             response = None
         elif target.queue.min_offset <= offset < end:
-            response = self.found(target, form, opaque, offset, end, pull.most, pull.is_bulk, &choice)
+            response = self.found(
+                target, form, opaque, offset, end, pull.most, pull.is_bulk, (pull.sys_flag & SUSPEND) != 0, &choice
+            )
             if response is None:
-                if choice.count or choice.next_offset < end or not pull.sys_flag & SUSPEND:
+                if choice.count:
                     return 0
                 scan_offset = choice.next_offset
         else:
@@ -406,11 +408,11 @@ cdef class PullEngine:
 
     cdef bytes found(
         self, PullTarget target, int form, int64_t opaque, int64_t offset, int64_t end, int64_t most, bint is_bulk,
-        Choice *choice,
+        bint may_wait, Choice *choice,
     ):
-        """Return the response to a pull; None if it has to wait for messages, or is left to the handler.
+        """Return the response to a pull; None if it waits for messages, or is left to the handler.
 
-        It has to wait if `choice.count` is 0 and `choice.next_offset` is `end`, that of the messages that may be shown.
+        It waits if `choice.count` is 0: no message up to `end` matches, the end of those that may be shown.
         """
         cdef QueueTail queue = target.queue
         cdef PyObject *counts
@@ -418,11 +420,8 @@ cdef class PullEngine:
         cdef Py_ssize_t head
         cdef bytes response
         choice.count = 1
-        counts = PyDict_GetItem(self.counts, target.counted)
         most = max(1, min(most, self.bulk_messages_max if is_bulk else self.messages_max))
-        if counts == NULL or most > WANTED_MAX:
-            return None
-        if PyDict_GetItem((<PullCounts?><object>counts).next_offsets, target.queue_id) == NULL:
+        if most > WANTED_MAX:
             return None
         choice.most = most
         choice.bytes_max = self.bulk_bytes_max if is_bulk else self.bytes_max
@@ -437,7 +436,7 @@ cdef class PullEngine:
                 return None
             self.head.size = 0
             if not choice.count:
-                if choice.next_offset >= end:
+                if choice.next_offset >= end and may_wait:
                     return None
                 append_pull_head(
                     &self.head, form, RETRY_IMMEDIATELY, b"NO_MATCHED_MESSAGE", opaque, choice.next_offset,
@@ -445,6 +444,11 @@ cdef class PullEngine:
                 )
                 self.misses += 1
                 return taken(&self.head, 0)
+            counts = PyDict_GetItem(self.counts, target.counted)
+            if counts == NULL:
+                return None
+            if PyDict_GetItem((<PullCounts?><object>counts).next_offsets, target.queue_id) == NULL:
+                return None
             append_pull_head(
                 &self.head, form, 0, b"FOUND", opaque, choice.next_offset, queue.min_offset, end, choice.size
             )
