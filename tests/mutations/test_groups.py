@@ -20,6 +20,7 @@ from tests.samples import slow
 FIRST = {
     "damage-not-awaited": 5_000_159,
     "epoch-not-begun": 55,
+    "new-master-reopens-transactions": 28,  # in seeds before it pops notice it first
     "mapping-confirmed-without-slaves": 8,
     "older-record-taken": 21,
     "tail-not-cut": 55,
@@ -77,7 +78,7 @@ def test_mutation_is_caught(name: str) -> None:
     with quiet(), patch():
         seeds: Sequence[int] = range(first, first + 60)
         if name in TRANSACTION_GROUP_MUTATIONS:
-            seeds = TRANSACTION_SEEDS
+            seeds = [seed for seed in TRANSACTION_SEEDS if seed >= first]
         if name in ACCESS_GROUP_MUTATIONS:
             seeds = [seed for seed in ACCESS_GROUP_SEEDS if seed >= first]
         if name in LIMIT_GROUP_MUTATIONS:
