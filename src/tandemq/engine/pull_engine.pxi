@@ -8,7 +8,8 @@ cdef enum:
     PULLS_AT_ONCE = 32
     PULLED_BYTES_AT_ONCE = 1 << 20
     PULL_KEY_BYTES_MAX = 1024
-    PULL_TARGETS_MAX = 65536
+    PULL_TARGET_BYTES = 600  # of one, without its key and the codes
+    PULL_CODE_BYTES = 100
     WANTED_MAX = 4096
 
 cdef struct PullText:
@@ -212,6 +213,7 @@ cdef class PullEngine:
     cdef Buffer key, head, signed
     cdef Wanted *wanted
     cdef readonly Py_ssize_t messages, bytes, finds, misses
+    cdef public Py_ssize_t kept_bytes, kept_bytes_max
     cdef readonly list commits, answers, waiting
     # Of the calls since `begin`.
     cdef int64_t visible_end, written_end, recent_start
@@ -244,19 +246,21 @@ cdef class PullEngine:
         self.targets = {}
         self.messages_max = self.bytes_max = self.bulk_messages_max = self.bulk_bytes_max = 0
         self.frame_bytes_max = 0
+        self.kept_bytes, self.kept_bytes_max = 0, PULL_TARGETS_BYTES
         self.commits, self.answers, self.waiting = [], [], []
         self.begin(0, 0, 0, None, None)
 
     def configure(
         self, *, messages_max, bytes_max, bulk_messages_max, bulk_bytes_max, frame_bytes_max
     ):
-        self.targets.clear()
+        self.forget()
         self.messages_max, self.bytes_max = messages_max, bytes_max
         self.bulk_messages_max, self.bulk_bytes_max = bulk_messages_max, bulk_bytes_max
         self.frame_bytes_max = frame_bytes_max
 
     def add(self, PullTarget target, str subscription, str kind, *, bint has_own):
         cdef PullText pull
+        cdef Py_ssize_t size
         cdef bytes group = target.group_name.encode()
         cdef bytes own = b"" if subscription is None else subscription.encode("utf-8", "surrogatepass")
         cdef bytes own_kind = b"" if kind is None else kind.encode("utf-8", "surrogatepass")
@@ -272,9 +276,17 @@ cdef class PullEngine:
         put_pull_key(&self.key, &pull)
         if self.key.size > PULL_KEY_BYTES_MAX:
             return
-        if len(self.targets) >= PULL_TARGETS_MAX:
-            self.targets.clear()
-        self.targets[taken(&self.key, 0)] = target
+        size = PULL_TARGET_BYTES + self.key.size + PULL_CODE_BYTES * len(target.codes or ())
+        if self.kept_bytes + size > self.kept_bytes_max:
+            self.forget()
+        key = taken(&self.key, 0)
+        if key not in self.targets:
+            self.kept_bytes += size
+        self.targets[key] = target
+
+    cdef void forget(self):
+        self.targets.clear()
+        self.kept_bytes = 0
 
     def begin(
         self, int64_t visible_end, int64_t written_end, int64_t recent_start, bytearray recent, LogSources sources, *,

@@ -107,6 +107,9 @@ class PullEngine:
             counts: counts by topic and group.
             ahead: entries that were read ahead, by queue: queue offset of the first one, and the packed entries.
         """
+        self.kept_bytes = 0
+        """Estimated memory of the targets; beyond `kept_bytes_max` all are forgotten."""
+        self.kept_bytes_max = 0
         self.messages = 0
         """Since `begin`: messages sent."""
         self.bytes = 0

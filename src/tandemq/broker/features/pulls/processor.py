@@ -128,7 +128,7 @@ class PullPath(Feature, Pulls):
         self._shared: dict[_Range, Messages] | None = None
         """Messages read for woken pulls of one queue, shared by pulls at the same offset; None at other times."""
         self.counters = PullCounters()
-        self._engine = EnginePulls(kernel, self.counters)
+        self.engine_pulls = EnginePulls(kernel, self.counters)
         self.adopt_config(kernel.current.config)
         self.held = HeldPulls()
         self._unseen = UnseenQueues()
@@ -140,7 +140,7 @@ class PullPath(Feature, Pulls):
         self._config = config
         self._slave_reads.adopt_config(config)
         self.checks.adopt_config(config)
-        self._engine.adopt_config(config)
+        self.engine_pulls.adopt_config(config)
 
     def requests(self) -> dict[RequestCode, Request]:
         """See `Feature`."""
@@ -249,14 +249,14 @@ class PullPath(Feature, Pulls):
         room, number = self._room(link.number), link.number
         if room <= 0 or self._quotas.limits_groups or link.kind is not LinkKind.REMOTING:
             return position
-        engine = self._engine.engine
-        after = self._engine.take(data, position, room, self._turn.serving, sender, now.mono_ms)
+        engine = self.engine_pulls.engine
+        after = self.engine_pulls.take(data, position, room, self._turn.serving, sender, now.mono_ms)
         if after == position:
             return position
         if engine.answers:
-            self._note_bytes(number, self._engine.sent_bytes)
+            self._note_bytes(number, self.engine_pulls.sent_bytes)
             turn.send(number, *engine.answers)
-        for pull in self._engine.waiting(number):
+        for pull in self.engine_pulls.waiting(number):
             try:
                 self._hold(pull, now)
             except PullRefused as refused:
@@ -319,7 +319,7 @@ class PullPath(Feature, Pulls):
         if not self.answer(pull, turn, is_last=not fields.sys_flag & SUSPEND):
             self._hold(pull, now)
         if view is None:
-            self._engine.add(pull, expression, kind)
+            self.engine_pulls.add(pull, expression, kind)
 
     def _checked(self, link: int, opaque: int, fields: PullFields, now: Now, *, binary: bool) -> PullRequest:
         checks = self.checks
@@ -725,7 +725,7 @@ class PullPath(Feature, Pulls):
                     self.held.release(pull)
                 else:
                     self.held.hold_again(queue, pull)
-            self._engine.end()
+            self.engine_pulls.end()
             self._shared = None
             self._releases_left -= limit
             if count > limit:
@@ -736,12 +736,12 @@ class PullPath(Feature, Pulls):
     def _answer_by_engine(self, pull: PullRequest, turn: Turn) -> bool:
         """Have the engine answer a held pull; False if it leaves it to `answer`."""
         may_answer = not self._quotas.limits_groups and self._room(pull.link) > 0
-        response = self._engine.respond(pull, self._turn.serving) if may_answer else None
+        response = self.engine_pulls.respond(pull, self._turn.serving) if may_answer else None
         if response is None:
-            self._engine.end()
+            self.engine_pulls.end()
             return False
         pull.is_answered = True
-        self._note_bytes(pull.link, self._engine.sent_bytes)
+        self._note_bytes(pull.link, self.engine_pulls.sent_bytes)
         turn.send(pull.link, response)
         return True
 
