@@ -2,8 +2,9 @@
 
     received ─► TurnBudget.serve ─► take(link, data), one connection after the other ─► the bytes it left
 
-The unit of work is a request, or a run of ordinary sends, which the engine takes without a look at the clock: a turn
-may exceed its budget by one of them. A run is at most what one read has received, 256 KiB: about a millisecond.
+The unit of work is a request, or a run of ordinary sends or pulls, which the engine takes without a look at the clock:
+a turn may exceed its budget by one of them. A run takes about a millisecond: of sends, at most what one read has
+received, 256 KiB; of pulls, 32 of them or a response of 1 MiB.
 
 Served connections that sent more than their part go behind those that the time did not suffice for: with n connections
 that never stop sending, each of them and every other one is served at least once in n turns, and usually in each turn.

@@ -250,9 +250,7 @@ cdef class PullEngine:
         self.commits, self.answers, self.waiting = [], [], []
         self.begin(0, 0, 0, None, None)
 
-    def configure(
-        self, *, messages_max, bytes_max, bulk_messages_max, bulk_bytes_max, frame_bytes_max
-    ):
+    def configure(self, *, messages_max, bytes_max, bulk_messages_max, bulk_bytes_max, frame_bytes_max):
         self.forget()
         self.messages_max, self.bytes_max = messages_max, bytes_max
         self.bulk_messages_max, self.bulk_bytes_max = bulk_messages_max, bulk_bytes_max

@@ -15,7 +15,7 @@ from tandemq.broker.kernel.guard import RequestGuard
 from tandemq.broker.kernel.housekeeping import Housekeeping
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.pop_acks import PopAcks
-from tandemq.broker.kernel.pulls import Pulls
+from tandemq.broker.kernel.pulls import ENGINE_PULLS, Pulls
 from tandemq.broker.kernel.sends import ENGINE_SENDS
 from tandemq.codec.remoting.frame import RawFrame, decode_command, encode_command
 from tandemq.codec.remoting.header import FORM_JSON
@@ -150,7 +150,7 @@ class Dispatcher:
         """Answer any request, whose frame begins at a position; False if the connection has to be closed."""
         form, header, _ = frame
         is_checked = self._guard.is_on
-        has_code = b'"code":11,' in header or b'"code":361,' in header
+        has_code = any(code in header for code in _PULL_CODES)
         is_pull = form == FORM_JSON and has_code and link.kind is LinkKind.REMOTING
         if is_pull and not is_checked and self._pulls.take_frame(link.number, header, turn, now):
             return True
@@ -248,8 +248,8 @@ def _refuse_unknown(_link: Link, command: Command, _now: Now) -> Command:
 
 
 _UNKNOWN = Request(_refuse_unknown)
-_PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-_PULL_STARTS = (*(b'{"code":%d,' % code for code in _PULLS), *(code.to_bytes(2) for code in _PULLS))
+_PULL_STARTS = (*(b'{"code":%d,' % code for code in ENGINE_PULLS), *(code.to_bytes(2) for code in ENGINE_PULLS))
 """What headers of pulls begin with, as JSON of most clients, and in binary form."""
+_PULL_CODES = tuple(b'"code":%d,' % code for code in ENGINE_PULLS)
 _ACK_CODE = b"%d" % RequestCode.ACK_MESSAGE
 """Whatever spaces and order the fields of a JSON header have; the engine looks at the rest."""

@@ -10,13 +10,15 @@ from tandemq.broker.kernel.pull_counters import PullCounters
 from tandemq.broker.kernel.verification import Mismatch
 from tandemq.codec.remoting.requests import PullFields
 from tandemq.errors import StoreError
-from tandemq.model.codes import ResponseCode
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.not_cached import NotCached
 from tandemq.storage.consume_queue import ConsumeQueue
 
 Resume = Callable[[StoreError | None, Turn, Now], None]
 """Goes on with a request whose bytes were read from the device, or could not be."""
+ENGINE_PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+"""Codes of the pulls that the engine takes."""
 LINK_BYTES_MAX = 8 << 20
 """Maximum of unsent bytes of a connection; its further pulls wait until the client has read some."""
 

@@ -9,7 +9,7 @@ from tandemq.config.tls import ClientTls
 from tandemq.errors import TandemError
 from tandemq.registry import NAME_SERVER, Names, NodeMissing, ReadChildren, RegistryAddress
 
-_TODO = "start it, or correct the address"
+_REMEDY = "start it, or correct the address"
 
 
 def registry_findings(
@@ -38,10 +38,10 @@ def registry_findings(
             outcome = client.do(ReadChildren(ROOT))
             took_s = time.monotonic() - begun_s
     except TandemError as error:
-        yield problem("registry", str(address), str(error.args[0]), error.hint or _TODO)
+        yield problem("registry", str(address), str(error.args[0]), error.hint or _REMEDY)
         return
     if isinstance(outcome, Names | NodeMissing):
         count = len(outcome.children) if isinstance(outcome, Names) else 0
         yield ok("registry", str(address), f"a session within {took_s:.1f} s, groups of {counted(count, 'cluster')}")
     else:
-        yield problem("registry", str(address), f"it does not answer a read: {outcome}", _TODO)
+        yield problem("registry", str(address), f"it does not answer a read: {outcome}", _REMEDY)

@@ -28,6 +28,7 @@ from tandemq.broker.kernel.copied_tables import Table
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.guard import RequestGuard
 from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.kernel.pulls import ENGINE_PULLS
 from tandemq.broker.kernel.quotas import Quotas
 from tandemq.broker.kernel.sends import ENGINE_SENDS
 from tandemq.codec.record.record import property_value
@@ -52,8 +53,7 @@ GRANTS_KEPT_MAX = 1_024
 """Maximum number of rights remembered for the user of a connection."""
 OFFSET_DIGITS = 19
 """Digits of the least number that is no log offset."""
-_PULLS = (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE)
-WAITING = frozenset((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.POP_MESSAGE, Code.NOTIFICATION))
+WAITING = frozenset((*ENGINE_PULLS, Code.POP_MESSAGE, Code.NOTIFICATION))
 """Requests that wait for messages."""
 ENDED_PER_TURN = 64
 """Maximum number of connections whose waiting requests end in a turn, after a change of rights."""
@@ -234,7 +234,7 @@ class AccessControl(Feature, RequestGuard):
 
     def _remember(self, link: int, user: AclUser, command: Command, needs: list[Need] | None) -> None:
         """Remember what a user may do on a connection, for requests that the engine takes. `needs` None: everything."""
-        if command.code not in ENGINE_SENDS and command.code not in (Code.ACK_MESSAGE, *_PULLS):
+        if command.code not in ENGINE_SENDS and command.code not in (Code.ACK_MESSAGE, *ENGINE_PULLS):
             return
         if user.username.startswith(RESERVED_PREFIX):  # its key may be withdrawn without a change of a table
             return
@@ -253,7 +253,7 @@ class AccessControl(Feature, RequestGuard):
             sender.pulls.clear()
         if command.code == Code.ACK_MESSAGE:
             sender.pops.add((command.fields["consumerGroup"], command.fields["topic"]))
-        elif command.code in _PULLS:
+        elif command.code in ENGINE_PULLS:
             sender.pulls.add((command.fields["consumerGroup"], command.fields["topic"]))
         elif len(needs) == 1 and needs[0].kind is ResourceKind.TOPIC:
             sender.topics.add(needs[0].name)

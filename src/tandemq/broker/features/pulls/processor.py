@@ -31,6 +31,7 @@ from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.pull_counters import PullCounters
 from tandemq.broker.kernel.pulls import (
+    ENGINE_PULLS,
     LINK_BYTES_MAX,
     AnswerView,
     Messages,
@@ -57,7 +58,7 @@ from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.telemetry.families import Source
 
 log = logging.getLogger(__name__)
-PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.TANDEM_REPLICA_PULL)
+PULLS = (*ENGINE_PULLS, RequestCode.TANDEM_REPLICA_PULL)
 # Bits of a pull's sysFlag.
 COMMIT_OFFSET = 1
 SUSPEND = 2
@@ -274,7 +275,7 @@ class PullPath(Feature, Pulls):
             frame = decode_pull_frame(header)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return False
-        if frame.code not in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE) or frame.flag & FLAG_ONEWAY:
+        if frame.code not in ENGINE_PULLS or frame.flag & FLAG_ONEWAY:
             return False
         if frame.extFields.topic in self._static:
             return False
