@@ -284,12 +284,17 @@ class StorageFaults:
         fault.on_strike, fault.allows = strike, allows
 
     def _read_older(self, host: Host) -> None:
-        """Read what files held at this moment, some seconds later."""
+        """Read what files held at this moment, some seconds later.
+
+        Within tolerance no start of a member that others copy reads an older end of its log: it would lose that end.
+        """
         if host.process is None:
             return
         prefix = self._random.choice(("commitlog/", "consumequeue/"))
         disk, times = host.machine.disk, self._random.choice((1, 3, 20))
         fault = disk.lie("pread", DiskEffect.STALE, 1 << 40, times=times, prefix=prefix)
+        if not self._is_beyond and host.broker is not None and host.broker.is_master:
+            fault.life = disk.life
         is_noted = False
 
         def strike(path: str, position: int) -> None:

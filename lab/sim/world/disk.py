@@ -11,7 +11,7 @@ State after a power loss (`crash`), drawn at random:
 A process that dies (`kill`) loses nothing that it wrote. Either way its open files cannot be used afterwards.
 
 A device may also lie (`DiskEffect`, `lies`): it loses a write, stores it elsewhere, or reads older bytes, and reports
-success; or it reports that bytes are durable which are not.
+success; or it reports that bytes are durable which are not. Bytes that are not synced yet are never read from it.
 
 Pages never written take no memory, so a file of 1 GiB costs nothing. All choices come from the given `Random`: the same
 calls give the same bytes.
@@ -70,6 +70,8 @@ class DiskFault:
     """Whether a write may be misdirected to a place."""
     older: dict[str, bytes] = field(default_factory=dict)
     """Path to the older bytes that a stale read returns."""
+    life: int | None = None
+    """`SimDisk.life` of the only process that it strikes."""
     seen: int = 0
     """Calls counted so far."""
 
@@ -171,9 +173,20 @@ class SimFile:
         if fault is not None and older is not None:
             if fault.on_strike is not None:
                 fault.on_strike(self.path, position)
-            size = min(size, self._content.size - position)
-            return older[position : position + size].ljust(max(0, size), b"\0")
+            return self._read_older(older, size, position)
         return _load(self._content.pages, self._content.size, size, position)
+
+    def _read_older(self, older: bytes, size: int, position: int) -> bytes:
+        """Return older bytes of the device; pages not synced yet are read from the kernel's memory."""
+        size = max(0, min(size, self._content.size - position))
+        found = bytearray(older[position : position + size].ljust(size, b"\0"))
+        for number in self._content.synced:
+            begin, end = max(position, number * PAGE_BYTES), min(position + size, (number + 1) * PAGE_BYTES)
+            if begin < end:
+                found[begin - position : end - position] = _load(
+                    self._content.pages, self._content.size, end - begin, begin
+                )
+        return bytes(found)
 
     def pread_cached(self, size: int, position: int) -> bytes | None:
         """See `boundary.File`."""
@@ -445,7 +458,7 @@ class SimDisk:
         """Return the fault that applies to this call, if any."""
         found = None
         for fault in self.faults:
-            if fault.strikes(operation, path):
+            if fault.life in (None, self.life) and fault.strikes(operation, path):
                 found = fault
         return found
 
