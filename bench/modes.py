@@ -1,7 +1,7 @@
 """`make bench-failover`: time without reads and writes when a master dies, is switched, or returns.
 
     python -m bench.modes                               50 kills per mode and registry, then the cost: an hour
-    python -m bench.modes --rounds 5 --registry namesrv
+    python -m bench.modes --rounds 5 --registry namesrv --session 500
     python -m bench.modes --only cost                   or kills, or switch: rounds without a kill, elect alone
 
 Each round: kill -9 of the active master of a running pair under load, then its return, then a switch.
@@ -48,12 +48,14 @@ from tandemq.model.command import Command
 from tandemq.model.message import Message
 from tandemq.run.children import BrokerChild, Child, ChildCluster
 from tandemq.run.groups import configure
+from tests.interop.etcd import Etcd
 from tests.interop.java import JavaJars
 from tests.interop.zookeeper import VERSION, ZooKeeper
 
 _RESULTS = Path(__file__).parent / "results" / "failover.json"
 _GROUP = "broker-a"
-_ZOOKEEPER_TICK_MS = 500
+_SESSION_MS = 2_000
+_REGISTRIES = ("namesrv", "zookeeper", "etcd")
 _BACKLOG = 200_000
 _RETURN_SECONDS = 60.0
 _LOOK_SECONDS = 0.01
@@ -243,12 +245,12 @@ def _wait(condition: Any, seconds: float = _RETURN_SECONDS) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def measure(mode: Mode, registry: str, rounds: int, console: Console, *, kills: bool) -> list[dict[str, Any]]:
-    """Run all rounds of a mode on a registry. `kills`: whether a master is killed in each."""
-    found = []
-    with running_pair(mode, registry) as pair:
+def measure(mode: Mode, registry: str, args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    """Run all rounds of a mode on a registry; with `--only switch` no master is killed."""
+    found, rounds = [], args.rounds
+    with running_pair(mode, registry, registrySessionTimeout=args.session) as pair:
         for number in range(rounds):
-            figures: dict[str, Any] = kill_round(pair, mode) if kills else {}
+            figures: dict[str, Any] = kill_round(pair, mode) if args.only != "switch" else {}
             if mode is Mode.ELECT:
                 figures |= {f"{key}_s" if key == "failed" else key: value for key, value in switch_round(pair).items()}
             found.append(figures)
@@ -262,27 +264,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.modes", description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=50, help="kills per mode and registry")
     parser.add_argument("--pairs", type=int, default=9, help="interleaved pairs for the cost")
-    parser.add_argument("--registry", choices=("namesrv", "zookeeper"), action="append", help="default: both")
+    parser.add_argument("--registry", choices=_REGISTRIES, action="append", help="default: namesrv and zookeeper")
+    parser.add_argument("--session", type=int, default=_SESSION_MS, help="registrySessionTimeout in ms; etcd: seconds")
     parser.add_argument("--mode", choices=("static", "slave-consume", "elect"), action="append", help="default: all")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="where the JSON goes")
     parser.add_argument("--only", choices=("kills", "switch", "cost"))
     args = parser.parse_args(arguments)
     console = Console(width=120, highlight=False)
     results: dict[str, Any] = {}
     try:
         for registry in args.registry or ("namesrv", "zookeeper"):
-            with _address(registry) as address:
+            with _address(registry, args.session) as address:
                 for mode in _modes(args, registry):
-                    results[f"{mode}, {registry}"] = measure(
-                        Mode(mode), address, args.rounds, console, kills=args.only != "switch"
-                    )
+                    results[f"{mode}, {registry}"] = measure(Mode(mode), address, args, console)
                 if args.only in (None, "cost"):
                     results[f"cost, {registry}"] = cost(args.pairs, address, console)
     except (LoadFailed, TandemError, AssertionError) as error:
         console.print(f"bench: {error}", style="red")
         return 1
     finally:
-        _RESULTS.parent.mkdir(exist_ok=True)
-        _RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        args.results.parent.mkdir(exist_ok=True)
+        args.results.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     console.print(_table(results))
     return 0
 
@@ -298,17 +300,21 @@ def _modes(args: argparse.Namespace, registry: str) -> list[str]:
 
 
 @contextmanager
-def _address(registry: str) -> Iterator[str]:
+def _address(registry: str, session_ms: int) -> Iterator[str]:
+    """Run a registry of one server that grants such sessions; "namesrv" is part of the cluster."""
     if registry == "namesrv":
         yield registry
         return
-    JavaJars.resolve("zookeeper", VERSION)
-    with (
-        tempfile.TemporaryDirectory(prefix="tandemq-zookeeper-") as directory,
-        ZooKeeper(Path(directory), tick_ms=_ZOOKEEPER_TICK_MS) as server,
-    ):
-        server.start()
-        yield f"zookeeper://{server.address}"
+    with tempfile.TemporaryDirectory(prefix=f"tandemq-{registry}-") as directory:
+        server: ZooKeeper | Etcd
+        if registry == "etcd":
+            server = Etcd(Path(directory))
+        else:
+            JavaJars.resolve("zookeeper", VERSION)
+            server = ZooKeeper(Path(directory), tick_ms=session_ms // 4)
+        with server:
+            server.start()
+            yield f"{registry}://{server.address}"
 
 
 def _table(results: dict[str, Any]) -> Table:

@@ -35,6 +35,7 @@ from lab.sim.world.groups import (
     mode_of,
     with_roles,
     with_secret,
+    with_session,
     with_slave_reads,
     with_static_topic,
 )
@@ -77,6 +78,7 @@ KINDS = frozenset({"batch", "oneway", "nowait", "delay", "reject"})
 def _drawn(random: Random, seed: int) -> GroupsPlan:
     plan = with_roles(draw_groups(random), Random(f"{seed}-roles"))
     plan = with_secret(plan, Random(f"{seed}-secret"))
+    plan = with_session(plan, Random(f"{seed}-session"))
     plan = with_slave_reads(plan, Random(f"{seed}-slave-reads"))
     if not is_beyond_tolerance(seed):
         plan = with_static_topic(plan, Random(f"{seed}-moved-queues-groups"))

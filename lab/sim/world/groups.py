@@ -41,6 +41,9 @@ from tandemq.nameserver.registry_journal import JOURNAL, SNAPSHOT, Journal
 from tandemq.registry import NAME_SERVER, ZOOKEEPER
 
 SESSION_MS = 2_000
+SHORT_SESSIONS_MS = (300, 500, 1_000)
+SHORT_SESSIONS = 0.2
+"""Share of the seeds with a session of one of these timeouts."""
 DRIFT_PPM = 15_000
 """Maximum clock drift of a machine in either direction, ppm."""
 
@@ -99,11 +102,13 @@ def mode_of(group: GroupPlan) -> Mode:
 class GroupsPlan(Plan):
     """One seed's cluster. `registry`: its kind.
 
-    `secret`: shared secret of the members and the name server's registry; empty: no authentication.
+    `secret`: shared secret of the members and the name server's registry; empty: no authentication. `session_ms`:
+    session timeout that brokers request.
     """
 
     registry: str
     secret: bytes = b""
+    session_ms: int = SESSION_MS
 
     @property
     def registry_address(self) -> str:
@@ -125,7 +130,7 @@ class GroupsPlan(Plan):
         return replace(
             base,
             registry_address=self.registry_address,
-            registry_session_ms=SESSION_MS,
+            registry_session_ms=self.session_ms,
             min_in_sync=group.min_in_sync,
             lag_ms_max=5_000,
         )
@@ -172,6 +177,11 @@ def draw_groups(random: Random) -> GroupsPlan:
 def with_secret(plan: GroupsPlan, random: Random) -> GroupsPlan:
     """Return the plan, in some seeds with a secret. Its own generator keeps seeds without a secret as they are."""
     return replace(plan, secret=random.randbytes(32)) if random.random() < SECRETS else plan
+
+
+def with_session(plan: GroupsPlan, random: Random) -> GroupsPlan:
+    """Return the plan, in some seeds with a short session. Its own generator keeps the other seeds as they are."""
+    return replace(plan, session_ms=random.choice(SHORT_SESSIONS_MS)) if random.random() < SHORT_SESSIONS else plan
 
 
 def with_roles(plan: GroupsPlan, random: Random) -> GroupsPlan:
@@ -288,7 +298,7 @@ class GroupCluster(Cluster):
         """Open a registry session for the process, unless the name server hosts the registry."""
         if self.groups_plan.registry == ZOOKEEPER:
             client = f"{host.name}-{self.world.now_us}"
-            process.registry = self.registry.open(process, client, SESSION_MS).ask
+            process.registry = self.registry.open(process, client, self.groups_plan.session_ms).ask
 
     def keyring(self, name: str) -> Keyring | None:
         """See `Cluster`."""

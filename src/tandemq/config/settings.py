@@ -456,10 +456,11 @@ class BrokerConfig(MonitoringConfig):
     (with parameters for TLS and users: docs/internals/failover.md, "etcd"), or, on one machine, `namesrv://host:9876`.
     Empty: the settings decide. See docs/guides/failover.md, "Modes"."""
     registry_session_ms: int = _setting("registrySessionTimeout", 2_000, "ms")
-    """Session timeout requested at the registry; after this time without a heartbeat another member may take over."""
+    """Session timeout requested at the registry; after this time without a heartbeat another member may take over. With
+    500 ms writes continue within a second of a master's death; ZooKeeper grants two ticks at least, etcd 1 s."""
     takeover_checks: int = _setting("takeoverChecks", 2)
-    """Number of consecutive checks of the registry, one a second, in which the active member must be missing before
-    another one takes over, 1 to 30; more if the leases need it. The same on all members. See
+    """Number of consecutive checks of the registry, half a session but at most 1 s apart, in which the active member
+    must be missing before another one takes over, 1 to 30; more if the leases need it. The same on all members. See
     docs/internals/failover.md, "The times"."""
     min_in_sync: int = _setting("minInSyncReplicas", 1)
     """In an `elect` group: with fewer members in sync, messages are refused before they are stored."""

@@ -20,13 +20,14 @@ from dataclasses import dataclass
 
 NEVER = -(1 << 62)
 FOREVER = 1 << 62
-LEASE_MS = 1_300
+SESSION_MS = 2_000
+"""Session timeout that brokers request unless configured otherwise."""
 CHECKS = 2
-CHECK_MS = 1_000
+CHECK_MS_MAX = 1_000
 UNCLEAN_HAND_BACK_MS = 30_000
 """After this time a master takes reading back from a missing reader, unless configured otherwise."""
-SESSION_SHARE = 65
-"""Minimum lease in percent of the session timeout: a client with a long session pings rarely."""
+LEASE_SHARE = 65
+"""Lease in percent of the session timeout: a client with a long session pings rarely."""
 HEARTBEATS_KEPT = 2_048
 """Number of sent heartbeats remembered: more than one lease, even at one per 10 ms while offsets wait for slaves."""
 
@@ -61,13 +62,14 @@ def drift_of(lease_ms: int) -> int:
     return lease_ms // 20 + 50
 
 
-def timing(session_ms: int, *, lease_ms: int = LEASE_MS, checks: int = CHECKS, check_ms: int = CHECK_MS) -> Timing:
+def timing(session_ms: int, *, checks: int = CHECKS) -> Timing:
     """Return the timeouts for a session timeout granted by the registry.
 
-    A longer session needs a longer lease, and a longer lease more checks, so that the inequality above holds.
+    A shorter session has a shorter lease and more frequent checks. The drift of a very short one needs more checks, so
+    that the inequality above holds.
     """
-    assert session_ms > 0 and lease_ms > 0 and checks > 0 and check_ms > 0, "times are positive"
-    lease_ms = max(lease_ms, session_ms * SESSION_SHARE // 100)
+    assert session_ms > 1 and checks > 0, "times are positive"
+    lease_ms, check_ms = session_ms * LEASE_SHARE // 100, min(CHECK_MS_MAX, session_ms // 2)
     while (checks - 1) * check_ms + session_ms <= lease_ms + drift_of(lease_ms):
         checks += 1
     return Timing(session_ms, lease_ms, checks, check_ms)

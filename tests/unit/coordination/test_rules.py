@@ -73,13 +73,12 @@ def test_slave_takes_reading_only_if_both_are_configured_to_read(
     assert not may_take_reading(NORMAL, 0, mine, masters), "the master itself"
 
 
-@pytest.mark.parametrize("session_ms", [200, 1_000, 2_000, 4_000, 6_000, 20_000, 40_000])
-@pytest.mark.parametrize("lease_ms", [100, 1_300, 5_000])
+@pytest.mark.parametrize("session_ms", [100, 200, 500, 1_000, 2_000, 4_000, 6_000, 20_000, 40_000])
 @pytest.mark.parametrize("checks", [1, 2, 5])
-def test_lease_ends_before_a_takeover_is_possible(session_ms: int, lease_ms: int, checks: int) -> None:
-    times = timing(session_ms, lease_ms=lease_ms, checks=checks)
+def test_lease_ends_before_a_takeover_is_possible(session_ms: int, checks: int) -> None:
+    times = timing(session_ms, checks=checks)
     assert (times.checks - 1) * times.check_ms + session_ms > times.lease_ms + times.drift_ms
-    assert times.lease_ms >= lease_ms and times.checks >= checks
+    assert times.checks >= checks
     assert times.silence_ms >= times.lease_ms + drift_of(times.lease_ms)
 
 

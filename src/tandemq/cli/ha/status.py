@@ -25,7 +25,7 @@ from tandemq.cli.support.members import (
 )
 from tandemq.cli.support.name_completion import complete_brokers
 from tandemq.cli.support.output import echo_wrapped, show_json, show_rows, table_options, time_text
-from tandemq.coordination.lease import CHECKS, LEASE_MS
+from tandemq.coordination.lease import CHECKS, SESSION_MS, timing
 from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
@@ -281,7 +281,8 @@ def times_texts(failovers: Iterable[Mapping[str, Any]]) -> list[str]:
 def _times_text(failover: Mapping[str, Any]) -> str:
     session_ms, lease_ms, checks = (int(failover[key]) for key in ("sessionMs", "leaseMs", "checks"))
     session = f"session {session_ms / 1000:g} s" if session_ms else "no session yet"
-    lease = f"lease {lease_ms / 1000:g} s" + f" instead of {LEASE_MS / 1000:g} s" * (lease_ms != LEASE_MS)
+    usual_ms = timing(SESSION_MS).lease_ms
+    lease = f"lease {lease_ms / 1000:g} s" + f" instead of {usual_ms / 1000:g} s" * (lease_ms != usual_ms)
     return f"{session}, {lease}, {checks} checks" + f" instead of {CHECKS}" * (checks != CHECKS)
 
 

@@ -45,7 +45,7 @@ class Founding:
             return
         self._outputs.publish_live_node()
         if view.is_up and now.mono_ms >= self._next_poll_ms:
-            self._next_poll_ms = now.mono_ms + membership.settings.check_ms
+            self._next_poll_ms = now.mono_ms + self._facts.lease.timing.check_ms
             view.poll(other for other in sorted(view.live or ()) if other != membership.id)
 
     def propose(self, now: Now) -> None:

@@ -3,13 +3,10 @@
 Source: docs/internals/failover.md, "Leases"; requirements F15, F16, F31.
 """
 
-from tandemq.coordination.lease import NEVER, Lease, timing
+from tandemq.coordination.lease import NEVER, SESSION_MS, Lease, timing
 from tandemq.coordination.member.orders import MemberSettings
 from tandemq.coordination.registry.records import GroupMode
 from tandemq.coordination.registry.view import RegistryView
-
-SESSION_MS = 2_000
-"""Assumed timeout of the session until the registry grants one."""
 
 
 class HeldLease:
@@ -20,12 +17,12 @@ class HeldLease:
         self._settings = settings
         self._view = view
         self.grants = Lease()
-        self.timing = timing(SESSION_MS, lease_ms=settings.lease_ms, checks=settings.checks, check_ms=settings.check_ms)
+        self.timing = timing(SESSION_MS, checks=settings.checks)
+        """Of the default session until the registry grants one."""
 
     def session_granted(self, timeout_ms: int) -> None:
         """Adapt all times to the timeout of a new session."""
-        settings = self._settings
-        self.timing = timing(timeout_ms, lease_ms=settings.lease_ms, checks=settings.checks, check_ms=settings.check_ms)
+        self.timing = timing(timeout_ms, checks=self._settings.checks)
 
     @property
     def order_ms(self) -> int:

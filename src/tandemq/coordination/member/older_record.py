@@ -219,6 +219,6 @@ class OlderRecord:
             self._outputs.propose(new, text, now, is_founding=True)
             return
         self._checks.begin(now.mono_ms)
-        if view.is_up and self._checks.is_due(now.mono_ms, self._facts.membership.settings.check_ms):
+        if view.is_up and self._checks.is_due(now.mono_ms, timing.check_ms):
             self._outputs.publish_live_node()
             view.poll(other for other in sorted(view.live or ()) if other != own_id)

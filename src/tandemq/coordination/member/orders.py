@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from tandemq.coordination.lease import CHECK_MS, CHECKS, FOREVER, LEASE_MS, UNCLEAN_HAND_BACK_MS
+from tandemq.coordination.lease import CHECKS, FOREVER, UNCLEAN_HAND_BACK_MS
 from tandemq.coordination.registry.interface import RegistryRequest
 from tandemq.coordination.registry.records import CopiedOffsets, GroupMode, Mode
 
@@ -23,10 +23,8 @@ class MemberSettings:
     """"ip:port" for clients, published through the registry."""
     ha_address: str = ""
     """"ip:port" for slaves, published through the registry."""
-    lease_ms: int = LEASE_MS
     checks: int = CHECKS
     """Consecutive checks in which a failed member must be missing, at least (takeoverChecks)."""
-    check_ms: int = CHECK_MS
     lag_ms_max: int = 15_000
     """A slave not caught up for longer leaves the in-sync set (haMaxTimeSlaveNotCatchup)."""
     drain_ms: int = 1_000

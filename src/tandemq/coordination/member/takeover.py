@@ -91,7 +91,7 @@ class Takeover:
             self._publish_if_holder_missing(now)
             return
         self.checks.begin(now.mono_ms)
-        if self.checks.is_due(now.mono_ms, membership.settings.check_ms):
+        if self.checks.is_due(now.mono_ms, self._facts.lease.timing.check_ms):
             self._outputs.publish_live_node()
             if view.state is not None and view.state.mode is GroupMode.SLAVE_CONSUME:
                 self._copies.read()
@@ -101,7 +101,7 @@ class Takeover:
         """Publish our log end once per check while other members may begin to check: they order themselves by it."""
         state, live = self._view.state, self._view.live
         is_missing = state is not None and live is not None and holder_of(state) not in (NOBODY, *live)
-        if is_missing and now.mono_ms >= self._published_ms + self._facts.membership.settings.check_ms:
+        if is_missing and now.mono_ms >= self._published_ms + self._facts.lease.timing.check_ms:
             self._published_ms = now.mono_ms
             self._outputs.publish_live_node()
 
