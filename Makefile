@@ -35,7 +35,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all help setup setup-spark packages fmt check docs reference test test-python services mutations spark demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel deb image packaging release release-check install-check newcomers arm source-date lock clean
+.PHONY: all help setup setup-spark packages fmt check docs reference test test-python services mutations spark demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos release-gate soak fuzz-engine spec blackbox cov wheel deb image packaging release release-check install-check newcomers arm source-date lock clean
 
 all: check test  ## check + test (the default)
 
@@ -171,6 +171,9 @@ bench-failover: $(READY)  ## interruptions of reads and writes in each mode, wit
 
 chaos: needs-chaos $(READY)  ## real brokers, real registries, real faults, 200 runs: about two hours
 	$(PY) -m chaos.run
+
+release-gate: needs-soak $(READY)  ## every kind of fault for a night (hours=8), the judge, versions, times; the page of the results
+	$(PY) -m chaos.gate run $(if $(hours),--hours $(hours)); code=$$?; $(PY) -m chaos.gate report; exit $$code
 
 soak: needs-soak $(SPARK) $(S3) wheel  ## long searches and real-time waits, an hour or more, then seeds until stopped (seeds=10000: so many)
 	$(PYTEST) tests --ignore=tests/browser -m slow -o faulthandler_timeout=0

@@ -36,6 +36,11 @@ REPORT_EVERY_S = 30.0
 @click.option("--forever", is_flag=True, help="Run until a seed fails or the command is interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option(
+    "--results",
+    type=click.File("w", encoding="utf-8", lazy=False),
+    help="Write the result of each seed to this file, a line of JSON each.",
+)
+@click.option(
     "--history",
     type=click.File("w", encoding="utf-8", lazy=False),
     help="With --seed: write its history for python -m judge to this file.",
@@ -47,6 +52,7 @@ def main(
     jobs: int,
     forever: bool,
     as_json: bool,
+    results: IO[str] | None,
     history: IO[str] | None,
 ) -> None:
     """Run clusters on a simulated network, disk and clock, inject faults, and check invariants.
@@ -56,12 +62,14 @@ def main(
     """
     if history is not None and seed is None:
         raise click.UsageError("--history is of one seed: add --seed N")
+    if results is not None and seed is not None:
+        raise click.UsageError("--results is of many seeds; --seed N --json prints the result of one")
     total = None if forever else count_wanted or SEEDS_DEFAULT
     try:
         if seed is not None:
             _one(seed, history, as_json=as_json)
         else:
-            _many(islice(_both_kinds(first), total), total, jobs, as_json=as_json)
+            _many(_noted(islice(_both_kinds(first), total), jobs, results), total, as_json=as_json)
     except KeyboardInterrupt:
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
@@ -95,7 +103,16 @@ def _one(seed: int, history: IO[str] | None, *, as_json: bool) -> None:
         raise click.exceptions.Exit(EXIT_FAULTS)
 
 
-def _many(seeds: Iterable[int], total: int | None, jobs: int, *, as_json: bool) -> None:
+def _noted(seeds: Iterable[int], jobs: int, file: IO[str] | None) -> Iterator[Result]:
+    """Yield the results of the seeds; each was written to the file before."""
+    for result in run_many(seeds, jobs):
+        if file is not None:
+            requests = {_request(code): number for code, number in sorted(result.requests.items())}
+            print(json.dumps(asdict(result) | {"requests": requests}), file=file, flush=True)
+        yield result
+
+
+def _many(results: Iterable[Result], total: int | None, *, as_json: bool) -> None:
     summary = RunSummary()
     console = Console(stderr=True)
     began = time.monotonic()
@@ -104,7 +121,7 @@ def _many(seeds: Iterable[int], total: int | None, jobs: int, *, as_json: bool) 
     with Progress(*columns, console=console, disable=as_json or not console.is_terminal) as progress:
         task = progress.add_task("", total=total)
         try:
-            for result in run_many(seeds, jobs):
+            for result in results:
                 summary.add(result)
                 progress.advance(task)
                 if not as_json and not console.is_terminal and time.monotonic() >= report_at:

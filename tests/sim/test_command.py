@@ -56,6 +56,15 @@ def test_one_seed_is_run_alone() -> None:
     assert f"{found['sends']:,} sends, {found['given']:,} deliveries" in printed
 
 
+def test_results_of_each_seed_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "seeds.jsonl"
+    run("--first", STATIC_SEED, "--seeds", 2, "--jobs", 1, "--results", file)
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [one["seed"] for one in found] == [STATIC_SEED, STATIC_SEED + 1]
+    assert all(one["faults"] and one["requests"]["SEND_MESSAGE_V2"] for one in found)
+    assert "--results is of many seeds" in run("--seed", STATIC_SEED, "--results", file, code=2).output
+
+
 def test_help_names_every_option() -> None:
     helped = run("--help").stdout
     assert run("-h").stdout == helped
