@@ -10,9 +10,14 @@ from chaos.gate.pieces import FaultCount, Piece
 
 PAGE = "docs/internals/release-gate.md"
 README = "README.md"
-BEGIN, END = "<!-- release gate -->", "<!-- end of release gate -->"
+SECTION = "### Under faults\n"
+"""Heading of the section of the README that is written here, up to the next one."""
 _TITLES = {part.name: part.title for part in PARTS}
 _WHERE = {"simulation": "simulated", "processes": "real", "clients": "clients"}
+_IN_README = ("simulation", "processes", "clients", "versions", "planted")
+_README_TEXT = (
+    "The last [release gate](docs/internals/release-gate.md), judged by a program that knows only what clients saw:"
+)
 _HEAD = """# Release gate
 
 What `make release-gate` has shown for this version; written by `python -m chaos.gate report`. A release needs a night
@@ -22,15 +27,18 @@ of it without a violation that is not explained here. Faults and rules: [simulat
 
 
 def write_pages(pieces: Sequence[Piece], root: Path) -> list[str]:
-    """Write the page, and the table in the README; return their names."""
-    (root / PAGE).write_text(page_of(pieces), encoding="utf-8")
+    """Write the page, and a section of the README; return their names.
+
+    Raises:
+        ValueError: the README has no such section.
+    """
     readme = root / README
-    text = readme.read_text(encoding="utf-8")
-    head, _, rest = text.partition(BEGIN)
-    _, found, tail = rest.partition(END)
+    head, found, rest = readme.read_text(encoding="utf-8").partition(SECTION)
     if not found:
-        raise ValueError(f"{README} lacks the lines {BEGIN} and {END}, between which the table belongs")
-    readme.write_text(f"{head}{BEGIN}\n{table_of_parts(pieces)}\n{END}{tail}", encoding="utf-8")
+        raise ValueError(f"{README} lacks the section {SECTION.strip()}")
+    text = "\n".join((SECTION, _README_TEXT, "", table_of_parts(pieces, _IN_README), "", rest[rest.index("## ") :]))
+    (root / PAGE).write_text(page_of(pieces), encoding="utf-8")
+    readme.write_text(head + text, encoding="utf-8")
     return [PAGE, README]
 
 
@@ -47,11 +55,11 @@ _FAULTS_TEXT = """*In use* are the features that clients used in runs with this 
 A run with a violation counts for all of its faults."""
 
 
-def table_of_parts(pieces: Sequence[Piece]) -> str:
-    """Return a row for each part that has run."""
+def table_of_parts(pieces: Sequence[Piece], names: Iterable[str] = tuple(_TITLES)) -> str:
+    """Return a row for each of these parts that has run."""
     rows = []
-    for name, title in _TITLES.items():
-        of_part = [piece for piece in pieces if piece.part == name]
+    for name in names:
+        title, of_part = _TITLES[name], [piece for piece in pieces if piece.part == name]
         if of_part:
             times = sum(count.times for piece in of_part for count in piece.faults.values())
             violations = [one for piece in of_part for one in piece.violations]

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from chaos.gate import __main__ as gate
-from chaos.gate.page import BEGIN, END, PAGE, README, page_of, write_pages
+from chaos.gate.page import PAGE, README, SECTION, page_of, write_pages
 from chaos.gate.parts import PARTS, SEED_BEGIN, Part, read_clients, read_runs, read_seeds, read_steady, read_tests
 from chaos.gate.pieces import Piece, Violation, append_piece, read_pieces
 
@@ -110,7 +110,7 @@ def test_violation_is_open_until_it_has_a_note(tmp_path: Path, monkeypatch: pyte
     results = tmp_path / "results.jsonl"
     gate.run_gate([part("planted", 0, code=3)], 0, results, Console(quiet=True))
     (tmp_path / "docs/internals").mkdir(parents=True)
-    (tmp_path / README).write_text(f"# X\n\n{BEGIN}\nold\n{END}\n\nmore\n")
+    (tmp_path / README).write_text(f"# X\n\n{SECTION}\nold\n\n## Y\n\nmore\n")
     monkeypatch.setattr(gate, "ROOT", tmp_path)
     words = ["--results", str(results)]
     assert gate.main([*words, "report"]) == gate.EXIT_VIOLATION
@@ -119,7 +119,7 @@ def test_violation_is_open_until_it_has_a_note(tmp_path: Path, monkeypatch: pyte
     assert gate.main([*words, "report"]) == 0
     page, readme = (tmp_path / PAGE).read_text(), (tmp_path / README).read_text()
     assert "| mended |" in page
-    assert "old" not in readme and readme.endswith("more\n") and "1, 1 explained" in readme
+    assert "old" not in readme and readme.endswith("|\n\n## Y\n\nmore\n") and "1, 1 explained" in readme
     with pytest.raises(SystemExit):
         gate.main([*words, "note", "python -m y", "mended"])
 
@@ -136,10 +136,10 @@ def test_page_adds_up_pieces_by_fault_and_kind_of_cluster(tmp_path: Path) -> Non
     assert "None." in page
 
 
-def test_readme_without_the_marks_is_refused(tmp_path: Path) -> None:
+def test_readme_without_the_section_is_refused(tmp_path: Path) -> None:
     (tmp_path / "docs/internals").mkdir(parents=True)
     (tmp_path / README).write_text("# X\n")
-    with pytest.raises(ValueError, match="lacks the lines"):
+    with pytest.raises(ValueError, match="lacks the section"):
         write_pages([piece()], tmp_path)
 
 
