@@ -47,7 +47,6 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message
 from tandemq.run.children import BrokerChild, Child, ChildCluster
-from tandemq.run.groups import configure
 from tests.interop.etcd import Etcd
 from tests.interop.java import JavaJars
 from tests.interop.zookeeper import VERSION, ZooKeeper
@@ -114,7 +113,6 @@ def running_pair(mode: Mode, registry: str, **settings: str | int) -> Iterator[P
     with _directory() as directory:
         if registry != "namesrv":
             settings["registryAddr"] = registry
-            configure(registry, [_GROUP], mode, 2)
         with ChildCluster(directory, groups=1, slaves=1, mode=mode, settings=settings) as cluster:
             yield Pair(cluster)
 

@@ -5,12 +5,16 @@ And a group on etcd whose master's lease ends while it runs.
 
 import http.client
 import json
+import os
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tandemq import Message
+from tandemq.client.blocking import BlockingProducer
 from tandemq.coordination.registry.records import Mode, live_broker_path
 from tandemq.registry import NodeFound, Read, parse_address
 from tandemq.run.children import BrokerChild, ChildCluster, group_name
@@ -22,6 +26,7 @@ from tests.blackbox.traffic import Traffic
 from tests.interop.ensembles import KINDS, Ensemble
 from tests.interop.etcd import Etcd
 from tests.spec import spec
+from tests.unit.cli.test_up import started
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.services]
 
@@ -114,6 +119,19 @@ def revoke(etcd: Etcd, lease: int) -> None:
     asking.request("POST", "/v3/lease/revoke", json.dumps({"ID": str(lease)}))
     assert asking.getresponse().status == 200
     asking.close()
+
+
+def test_up_uses_a_registry_that_runs_already(etcd: Etcd, tmp_path: Path) -> None:
+    address = f"etcd://{etcd.address}/apps"
+    with started(tmp_path, "--slaves", "1", "--registry", address) as (process, printed):
+        assert (printed["registry"], printed["mode"]) == (address, "elect")
+        with RegistryClient(parse_address(address)) as registry:
+            assert isinstance(registry.do(Read(live_broker_path(CLUSTER, A, 1))), NodeFound)
+        os.kill(next(one["pid"] for one in printed["brokers"] if one["id"] == 0), signal.SIGKILL)
+        with BlockingProducer(printed["nameServer"], group="g", retry_ms=60_000) as producer:
+            assert producer.send(Message("T", b"after the kill")).queue.broker_name == A
+        process.send_signal(signal.SIGINT)
+        process.wait(120)
 
 
 def test_master_whose_lease_ends_begins_another_session_and_stays_the_master(etcd: Etcd, tmp_path: Path) -> None:

@@ -68,6 +68,11 @@ def _certificate_option(name: str, text: str) -> "Callable[[_F], _F]":
     help="Failover mode. Default: the mode of the existing data; for new data elect, or static without slaves.",
 )
 @click.option(
+    "--registry",
+    metavar="ADDRESS",
+    help="Registry that runs already, such as etcd://host:2379 or zookeeper://host:2181; default: the name server's.",
+)
+@click.option(
     "--console",
     "with_console",
     is_flag=True,
@@ -101,6 +106,7 @@ def up(
     data: Path,
     port: int,
     mode: str | None,
+    registry: str | None,
     with_console: bool,
     with_proxy: bool,
     with_tls: bool,
@@ -114,8 +120,9 @@ def up(
     """Run a cluster on this machine until Ctrl-C; its data are kept.
 
     The cluster is a name server and broker groups. A group is one SYNC_MASTER (ASYNC_MASTER without slaves) and its
-    slaves. Each is a process of its own. With slaves the name server hosts the registry, and a slave becomes master
-    when the master dies. With --mode slave-consume the slave only serves reads; with --mode static it does neither.
+    slaves. Each is a process of its own. With slaves the name server hosts the registry, unless --registry is given,
+    and a slave becomes master when the master dies. With --mode slave-consume the slave only serves reads; with --mode
+    static it does neither.
     --set applies a setting to all brokers. They accept SQL92 filters, unless --set enablePropertyFilter=false is given.
 
     A broker that exits by itself is reported and not restarted; the others continue. When a group has no running broker
@@ -132,6 +139,7 @@ def up(
     Prometheus can scrape the cluster with the file prometheus.yml in --data.
     """
     from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
+    from tandemq.registry import parse_address  # noqa: PLC0415
     from tandemq.run.children import (  # noqa: PLC0415  # see `tandemq broker`
         ChildCluster,
         ClusterPorts,
@@ -147,6 +155,9 @@ def up(
                 f"--set {pair}: KEY=VALUE is expected", hint="for instance --set flushDiskType=SYNC_FLUSH"
             )
         settings[key.strip()] = value.strip()
+    if registry is not None:
+        parse_address(registry)
+        settings["registryAddr"] = registry
     has_metrics = not no_metrics
     cluster = ChildCluster(
         data,
@@ -312,7 +323,8 @@ def _print_ready(cluster: "ChildCluster", beside: "dict[str, Child]", scraped: P
     if cluster.tls is not None:
         click.echo(f"TLS          tandemq {shlex.join(['--tls-ca', cluster.tls.ca_file])} COMMAND …")
     if cluster.registry:
-        click.echo(f"registry     {cluster.registry}, mode {cluster.mode.value}; in the name server, for one machine")
+        where = "" if cluster.uses_other_registry else "; in the name server, for one machine"
+        click.echo(f"registry     {cluster.registry}, mode {cluster.mode.value}{where}")
         click.echo(f"secret file  {cluster.secret_file}")
         if _has_database():
             change, apply = _config_commands(cluster)

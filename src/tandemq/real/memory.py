@@ -1,8 +1,8 @@
 """Allocator settings that keep large blocks of memory in the process.
 
 A broker that replicates its log allocates and frees blocks of 1 MiB in every turn. By default the C library returns
-such blocks to the kernel, and the next one costs a page fault per 4 KiB: 80 faults per MiB copied. Kept, a classic slave
-gets a fourth more throughput, and consumers that catch up a sixth.
+such blocks to the kernel, and the next one costs a page fault per 4 KiB: 80 faults per MiB copied. Kept, a classic
+slave gets a fourth more throughput, and consumers that catch up a sixth.
 
 Source: mallopt(3).
 """

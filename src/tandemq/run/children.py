@@ -301,7 +301,8 @@ class ChildCluster:
         slaves: number of slaves per group.
         ports: ports of all nodes.
         mode: failover mode (docs/guides/failover.md); None: existing groups keep theirs, new ones use `elect`.
-        settings: broker settings by RocketMQ's keys, for all brokers.
+        settings: broker settings by RocketMQ's keys, for all brokers; `registryAddr` names a registry that runs
+            already, in which the groups are configured.
         keeps_groups: store the groups in `database` too; this needs SQLAlchemy.
         tls: encrypt all connections, with certificates made for the cluster, or with these; connections without TLS are
             closed.
@@ -353,7 +354,14 @@ class ChildCluster:
         return [*words, "--set", "registryEnable=true"] if self._hosts_registry() else words
 
     def _hosts_registry(self) -> bool:
+        if self.uses_other_registry:
+            return False
         return self._mode is not Mode.STATIC or has_registry(self.directory / "namesrv")
+
+    @property
+    def uses_other_registry(self) -> bool:
+        """Whether the registry is none of its name server."""
+        return "registryAddr" in self._settings
 
     @property
     def mode(self) -> Mode:
@@ -363,7 +371,9 @@ class ChildCluster:
 
     @property
     def registry(self) -> str:
-        """Address of the registry, "namesrv://ip:port"; "" in mode static."""
+        """Address of the registry, such as "namesrv://ip:port"; "" in mode static without another registry."""
+        if self.uses_other_registry:
+            return str(self._settings["registryAddr"])
         return "" if self._mode is Mode.STATIC else f"namesrv://{self.name_servers}"
 
     @property
@@ -415,7 +425,7 @@ class ChildCluster:
         self._name_server_settings = self._reserved.instead_of_any(self._name_server_settings)
         self.name_server.start()
         groups, slaves = self._shape
-        if self._hosts_registry():
+        if self.uses_other_registry or self._hosts_registry():
             self._configure()
         for broker_id in range(slaves + 1):
             for number in range(groups):
@@ -436,7 +446,7 @@ class ChildCluster:
 
                 database = stack.enter_context(GroupDatabase(self.database))
             self._mode = configure(
-                f"namesrv://{self.name_servers}",
+                self.registry if self.uses_other_registry else f"namesrv://{self.name_servers}",
                 map(group_name, range(groups)),
                 self._mode,
                 slaves + 1,
