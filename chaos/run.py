@@ -40,6 +40,7 @@ from chaos.machines import SHARDS, Machine
 from chaos.permissions import overlaps
 from chaos.processes import mono_ms
 from chaos.recorder import Recorder
+from chaos.registries import RegistryServers
 from chaos.requests import TOPIC as STATIC_TOPIC
 from chaos.resources import leaks
 from chaos.stores import check, records
@@ -131,7 +132,7 @@ def run(
             mode=mode,
             members=members,
             registry=registry.address,
-            ensemble=registry.ensemble,
+            servers=registry.servers,
             settings=settings,
             neighbour=neighbour,
             shard=shard,
@@ -295,11 +296,11 @@ def _told(violations: list[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """The registry of one run. `address`: "" for the name server's; `ensemble`: its servers, if there are three."""
+    """The registry of one run. `address`: "" for the name server's; `servers`: None for it."""
 
     kind: str
     address: str = ""
-    ensemble: Ensemble | None = None
+    servers: RegistryServers | None = None
 
 
 def _kind_of(seed: int) -> str:
@@ -316,12 +317,12 @@ def _registry(kind: str, directory: Path) -> Iterator[Registry]:
         yield Registry(kind)
     elif kind.endswith("3"):
         with Ensemble(kind.removesuffix("3"), directory) as ensemble:
-            yield Registry(kind, ensemble.address, ensemble)
+            yield Registry(kind, ensemble.address, RegistryServers.of_ensemble(ensemble))
     else:
         alone = ZooKeeper(directory, tick_ms=ZOOKEEPER_TICK_MS) if kind == "zookeeper" else Etcd(directory)
         with alone:
             alone.start()
-            yield Registry(kind, f"{kind}://{alone.address}")
+            yield Registry(kind, f"{kind}://{alone.address}", RegistryServers.of_server(alone))
 
 
 def main(arguments: list[str] | None = None) -> int:
