@@ -13,7 +13,7 @@ from chaos.brokers import Broker
 from chaos.damaged_files import copies, damage
 from chaos.machines import SHARDS, Machine
 from chaos.processes import FaultyChild, GrpcProxy
-from chaos.proxy import Behaviour
+from chaos.proxy import BEHAVIOURS, Behaviour
 from chaos.registry_faults import RegistryFaults
 from chaos.scarce import few_files, little_memory, starved, thread_stopped
 from chaos.world import World
@@ -24,7 +24,8 @@ from tandemq.model.command import Command
 
 OBEYS_SECONDS = 20.0
 """Time limit for a configuration change to take effect."""
-_BEHAVIOURS: tuple[Behaviour, ...] = ("cut", "stall", "hole")
+_DISTURBED = tuple(each for each in BEHAVIOURS if each != "pass")
+_APART: tuple[Behaviour, ...] = ("cut", "stall", "hole")
 KINDS = (
     "apart",
     "clock",
@@ -185,7 +186,7 @@ class Faults:
 
     def _network(self, child: FaultyChild, seconds: float, random: Random) -> Details:
         """Disturb one kind of connections of a process."""
-        what, behaviour = random.choice(child.links), random.choice(_BEHAVIOURS)
+        what, behaviour = random.choice(child.links), random.choice(_DISTURBED)
         child.behave(what, behaviour)
         time.sleep(seconds)
         child.behave(what, "pass")
@@ -193,7 +194,7 @@ class Faults:
 
     def _apart(self, broker: Broker, seconds: float, random: Random) -> Details:
         """Cut a broker off from registry and slaves, but not from clients."""
-        behaviour = random.choice(_BEHAVIOURS)
+        behaviour = random.choice(_APART)
         for other in self._world.brokers:  # its own connections to others' replication ports go through their proxies
             other.behave("slaves", behaviour)
         broker.behave("registry", behaviour)
