@@ -16,6 +16,7 @@ from chaos.processes import FaultyChild, GrpcProxy
 from chaos.proxy import BEHAVIOURS, Behaviour
 from chaos.registry_faults import RegistryFaults
 from chaos.scarce import few_files, little_memory, starved, thread_stopped
+from chaos.storage_faults import StorageFaults
 from chaos.world import World
 from tandemq.client.connection import try_request
 from tandemq.coordination.registry.records import BrokerPermission, Mode
@@ -31,6 +32,8 @@ KINDS = (
     "clock",
     "configure",
     "cpu",
+    "damage-log",
+    "damage-table",
     "eio",
     "emfile",
     "enospc",
@@ -78,7 +81,7 @@ class Faults:
         """Faults so far: name, broker, seconds since the start, duration."""
         self.violations: list[str] = []
         self._begun = time.monotonic()
-        registry = RegistryFaults(world, self.violations)
+        registry, storage = RegistryFaults(world, self.violations), StorageFaults(world, self.violations)
         self._kinds: dict[str, OfBroker] = {
             "kill": self._kill,
             "pause": self._pause,
@@ -97,6 +100,8 @@ class Faults:
             "switch": self._switch,
             "kill-registry": registry.kill,
             "older-registry": registry.older,
+            "damage-log": storage.log,
+            "damage-table": storage.table,
         }
         self._of_proxies: dict[str, OfProxy] = {
             "kill": self._kill,

@@ -36,6 +36,8 @@ from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 NEIGHBOUR = "broker-b"
 GRPC_PROXIES = 2
+_LOG_FILE_BYTES = 512 << 10
+"""Size of a file of a member's log, of which a run has several."""
 _LOOK_SECONDS = 0.05
 
 
@@ -117,7 +119,7 @@ class World:
                 "registryAddr": f"{kind}://{link.address}",
                 "haSecretFile": str(self.secret),
                 **ON_ANY_DISK,
-                "mappedFileSizeCommitLog": 4 << 20,
+                "mappedFileSizeCommitLog": _LOG_FILE_BYTES,
                 "registerNameServerPeriod": 10_000,
                 **self._settings,
             }
@@ -201,10 +203,16 @@ class World:
     def is_whole(self) -> bool:
         """Return whether all brokers run, one member is active, and all others have its bytes and are in sync."""
         master = self.master
+        if master is None or not self.is_in_sync():
+            return False
+        return synced_slaves(master.own_address) == self.members - 1 and self._is_other_shard_whole()
+
+    def is_in_sync(self) -> bool:
+        """Return whether all brokers run, one member is active, and all others are in sync."""
+        master = self.master
         if master is None or not all(broker.is_running for broker in self.all_brokers):
             return False
-        in_sync = self.mode is Mode.STATIC or len(master.failover_status().get("inSync", ())) == self.members
-        return in_sync and synced_slaves(master.own_address) == self.members - 1 and self._is_other_shard_whole()
+        return self.mode is Mode.STATIC or len(master.failover_status().get("inSync", ())) == self.members
 
     def _is_other_shard_whole(self) -> bool:
         """Return the same of the shard that the clients do not use; True without shards."""

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 
 from chaos.broken import main
+from tandemq.broker.features.scrub import repair
+from tandemq.broker.ha.metadata_stream import MetadataStream
 from tandemq.coordination.member import older_record
 from tandemq.coordination.registry import view
 
@@ -16,8 +18,24 @@ def _believe_older_registry() -> None:
         module.continues = lambda *_: True  # type: ignore[attr-defined]
 
 
+def _never_repair() -> None:
+    """Ask no replica for the good bytes of a damaged range."""
+    repair.Repairs._next = lambda *_: None  # type: ignore[method-assign]  # that is the defect
+
+
+def _ignore_tables() -> None:
+    """Count the tables of the master as applied, and do not apply them."""
+
+    def take(self: MetadataStream, kind: int, _payload: bytes) -> None:
+        self._received.add(kind)  # that is the defect
+
+    MetadataStream.take = take  # type: ignore[method-assign, assignment]
+
+
 DEFECTS: dict[str, Callable[[], None]] = {
     "believes-older-registry": _believe_older_registry,
+    "never-repairs": _never_repair,
+    "ignores-tables": _ignore_tables,
 }
 """Name to what plants it."""
 
