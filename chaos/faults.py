@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from chaos.brokers import Broker
+from chaos.cgroups import CPU, MEMORY, can_limit, cpu_quota, memory_limit
 from chaos.damaged_files import copies, damage
 from chaos.machines import SHARDS, Machine
 from chaos.processes import FaultyChild, GrpcProxy
@@ -42,13 +43,19 @@ KINDS = (
     "kill",
     "kill-registry",
     "memory",
+    "memory-limit",
     "network",
     "older-registry",
     "pause",
+    "quota",
     "switch",
     "thread",
 )
 """Kinds of faults of brokers; not every run has all."""
+_LIMITS = {"quota": CPU, "memory-limit": MEMORY}
+"""Kinds that need control groups to their controllers; a machine that has none goes without them."""
+_QUOTAS = (0.05, 0.2)
+_MEMORY_MORE_BYTES = (1 << 20, 8 << 20)
 PROXIES = 0.25
 """Share of the faults of the proxies for gRPC clients."""
 NEIGHBOUR = 0.3
@@ -95,6 +102,8 @@ class Faults:
             "emfile": self._emfile,
             "files": self._files,
             "memory": self._memory,
+            "memory-limit": self._memory_limit,
+            "quota": self._quota,
             "thread": self._thread,
             "configure": self._configure,
             "switch": self._switch,
@@ -124,9 +133,10 @@ class Faults:
         """Return the kinds that a run with these members cannot have."""
         found = []
         if self._world.shard is not None:  # a supervisor starts a shard again; the operator here has one group
-            found += ["memory", "older-registry"]
+            found += ["memory", "memory-limit", "older-registry"]
         if self._world.mode is Mode.STATIC:  # an operator edits settings there, and the registry decides nothing
             found += ["configure", "switch", "older-registry"]
+        found += [kind for kind, controller in _LIMITS.items() if can_limit(controller)]
         return found
 
     def run(self, seconds: float) -> None:
@@ -252,6 +262,20 @@ class Faults:
         with little_memory(broker.serving_pid):
             time.sleep(seconds)
         return {"ended": broker.restart_if_ended()}
+
+    def _memory_limit(self, broker: Broker, seconds: float, random: Random) -> Details:
+        """Let the kernel take pages of files from a process, or kill it for lack of memory."""
+        more = random.choice(_MEMORY_MORE_BYTES)
+        with memory_limit(broker.serving_pid, more):
+            time.sleep(seconds)
+        return {"more": more, "ended": broker.restart_if_ended()}
+
+    def _quota(self, broker: Broker, seconds: float, random: Random) -> Details:
+        """Let a process have a part of a processor: it stands still again and again, for most of 100 ms."""
+        share = random.choice(_QUOTAS)
+        with cpu_quota(broker.serving_pid, share):
+            time.sleep(seconds)
+        return {"share": share}
 
     def _thread(self, broker: Broker, seconds: float, random: Random) -> Details:
         """Stop one thread of a process: its loop, a worker of the disk, or one that logs."""
