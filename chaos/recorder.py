@@ -33,6 +33,11 @@ def now_ms() -> float:
     return time.monotonic() * 1_000
 
 
+def mono_ms_of(at: float) -> float:
+    """Return a calendar time, seconds since 1970, as time of the history."""
+    return now_ms() + (at - time.time()) * 1_000
+
+
 def content_hash(body: str, tag: str) -> str:
     """Return the hash of what must not change."""
     return hash_of(body.encode(), tag.encode())
@@ -134,10 +139,17 @@ class Recorder:
         """Record that a consumer sends a message back."""
         self.writer.invoke(group, "back", group=group, id=body, q=queue, offset=offset)
 
-    def popped(self, group: str, queue: str, offset: int, body: str, invisible_ms: float) -> None:
-        """Record a popped message; when it was popped is not known. `offset`: -1 if it is from a retry topic."""
-        fields: dict[str, Any] = {"messages": [[offset, body]], "since": now_ms(), "invisible_ms": invisible_ms}
+    def popped(self, group: str, queue: str, offset: int, body: str, invisible_ms: float, at: float) -> None:
+        """Record a popped message. `at`: when it was popped, s since 1970; `offset`: -1 if it is from a retry topic."""
+        since = round(mono_ms_of(at), 3)
+        fields: dict[str, Any] = {"messages": [[offset, body]], "since": since, "invisible_ms": invisible_ms}
         self.writer.note(group, "pop", group=group, q=queue, **fields)
+
+    def returned(self, group: str, queue: str, offset: int, invisible_ms: float) -> None:
+        """Record that a popped message is to come back sooner, whether a broker confirms that or not."""
+        fields: dict[str, Any] = {"q": queue, "offset": offset, "invisible_ms": invisible_ms}
+        op = self.writer.invoke(group, "invisible", group=group, **fields)
+        self.writer.end(group, "invisible", op, "unknown")
 
     def acking(self, group: str, queue: str, offset: int) -> int:
         """Record that a consumer acknowledges a popped message; return the number of the operation."""
