@@ -60,7 +60,8 @@ class Recorder:
         """`broker`: name of the group. `promises`: see `judge.history.Promises`. `clock`: milliseconds."""
         self.writer = HistoryWriter(file, clock, run=run, system=system, promises=promises)
         self._topic = topic
-        self._broker = broker
+        self.broker = broker
+        """Name of the group of brokers."""
         self._sends: dict[str, tuple[str, int]] = {}
         self._recalls: dict[str, int] = {}
         self._read: set[str] = set()
@@ -68,7 +69,7 @@ class Recorder:
 
     def queue(self, queue_id: int, topic: str = "") -> str:
         """Return the name of a queue."""
-        return f"{topic or self._topic}/{self._broker}/{queue_id}"
+        return f"{topic or self._topic}/{self.broker}/{queue_id}"
 
     def sending(
         self,
@@ -134,6 +135,10 @@ class Recorder:
         """Record a delivery to a group whose members do not tell their assignments."""
         message: list[object] = [offset, body, content_hash(body, tag)] if tag else [offset, body]
         self.writer.note(group, "poll", group=group, q=queue, messages=[message], partial=True, unordered=True)
+
+    def holding(self, group: str, process: str, queues: list[str]) -> None:
+        """Record all queues that a consumer of a group holds from now on."""
+        self.writer.note(process, "hold", group=group, queues=queues)
 
     def sent_back(self, group: str, queue: str, offset: int, body: str) -> None:
         """Record that a consumer sends a message back."""

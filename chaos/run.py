@@ -31,7 +31,7 @@ from typing import Any
 
 from rich.console import Console
 
-from chaos import beside, filters, grpc_clients, pops, static_topics, timers, transactions
+from chaos import assignments, beside, filters, grpc_clients, pops, static_topics, timers, transactions
 from chaos.brokers import Broker
 from chaos.clients import CONSUMERS, DELAYS, TOPIC, Clients
 from chaos.faults import KINDS, Faults
@@ -188,6 +188,7 @@ def _promises(mode: Mode) -> dict[str, Any]:
         "offsets": "monotonic" if is_elected else "any",
         "pops": "final" if is_elected else "any",
         "pop_slack_ms": EARLY_MS,
+        "shared_ms": assignments.SHARED_MS,
     }
 
 

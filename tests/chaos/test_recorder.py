@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from chaos import kills, run
+from chaos.assignments import SHARED_MS
 from chaos.history import History, Place
 from chaos.pops import INVISIBLE_S, PopHistory
 from chaos.recorder import Recorder, now_ms
@@ -221,3 +222,19 @@ def test_popped_messages_have_the_time_of_their_pop() -> None:
     seen.pops.received("a-0", Place(0, 0), time.time() - 5)
     line = json.loads(seen.file.getvalue().splitlines()[-1])
     assert 4_900 < line["t"] - line["since"] < 5_100
+
+
+@pytest.mark.parametrize(("both_s", "found"), [(SHARED_MS / 2_000, {}), (SHARED_MS / 500, {"shared": 1})])
+def test_queue_held_by_two_consumers_for_too_long_is_found(both_s: float, found: dict[str, int]) -> None:
+    now = [0.0]
+    file = io.StringIO()
+    promises = {"shared_ms": SHARED_MS}
+    recorder = Recorder(
+        file, "Chaos", "broker-a", run="seed 1", system="TandemQ", promises=promises, clock=lambda: now[0]
+    )
+    queue = recorder.queue(0)
+    for process in ("shared-1", "shared-2"):
+        recorder.holding("chaos-shared", process, [queue])
+    now[0] = both_s * 1_000
+    recorder.holding("chaos-shared", "shared-1", [])
+    assert judge(file.getvalue().splitlines(keepends=True)).counts == found
