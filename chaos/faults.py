@@ -1,14 +1,16 @@
-"""Faults of a group: drawn from a seed, injected one after the other, all undone at the end."""
+"""Faults of a group: drawn from a seed, injected one after the other or some at once, all undone at the end."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
 
+from chaos.beyond import BeyondFaults
 from chaos.brokers import Broker
 from chaos.cgroups import CPU, MEMORY, can_limit, cpu_quota, memory_limit
 from chaos.damaged_files import copies, damage
@@ -42,6 +44,9 @@ KINDS = (
     "files",
     "kill",
     "kill-registry",
+    "lose-disk",
+    "lose-log",
+    "lose-table",
     "memory",
     "memory-limit",
     "network",
@@ -56,6 +61,13 @@ _LIMITS = {"quota": CPU, "memory-limit": MEMORY}
 """Kinds that need control groups to their controllers; a machine that has none goes without them."""
 _QUOTAS = (0.05, 0.2)
 _MEMORY_MORE_BYTES = (1 << 20, 8 << 20)
+LOSSES = ("lose-disk", "lose-log", "lose-table")
+"""Kinds of losses that a group is not made for."""
+ALONE = ("configure", "damage-log", "damage-table", "older-registry")
+"""Kinds that wait until the group is whole again: it is not while there are other faults, or after losses."""
+ONCE = ("apart", "kill-registry")
+"""Kinds of which there is one at a time: they concern more than one process."""
+_ATTEMPTS = 50
 PROXIES = 0.25
 """Share of the faults of the proxies for gRPC clients."""
 NEIGHBOUR = 0.3
@@ -80,10 +92,21 @@ class Drawn:
 class Faults:
     """The faults of one run."""
 
-    def __init__(self, world: World, random: Random, only: Sequence[str] = ()) -> None:
-        """`only`: kinds of faults of brokers to draw from; empty: all."""
+    def __init__(
+        self, world: World, random: Random, only: Sequence[str] = (), *, at_once: int = 1, is_beyond: bool = False
+    ) -> None:
+        """No faults yet.
+
+        Args:
+            world: in which they happen.
+            random: draws them.
+            only: kinds of faults of brokers to draw from; empty: all.
+            at_once: how many there are at the same time at most; two at least if it is not 1.
+            is_beyond: whether there are also losses that the group is not made for, see `chaos.beyond`.
+        """
         self._world = world
         self._random = random
+        self._at_once = at_once
         self.done: list[dict[str, Any]] = []
         """Faults so far: name, broker, seconds since the start, duration."""
         self.violations: list[str] = []
@@ -122,11 +145,14 @@ class Faults:
         if world.shard is not None:
             of_shards = {"kill-shard": self._kill_shard, "kill-supervisor": self._kill_supervisor}
         self._kinds |= of_shards
-        for kind in self._impossible():
+        if is_beyond:
+            losses = BeyondFaults(world)
+            self._kinds |= {"lose-log": losses.log, "lose-table": losses.table, "lose-disk": losses.disk}
+        for kind in (*self._impossible(), *(ALONE if is_beyond else ())):
             self._kinds.pop(kind, None)
         names = sorted(self._kinds)
-        self._names = names + 2 * [*sorted(of_shards), "kill-registry"]
-        """What is drawn from: faults of shards and of the registry count three times."""
+        self._names = names + 2 * [*sorted(of_shards), "kill-registry"] + 4 * [name for name in names if name in LOSSES]
+        """What is drawn from: faults of shards and of the registry count three times, losses five times."""
         self._only = [name for name in names if name in only]
 
     def _impossible(self) -> list[str]:
@@ -140,21 +166,51 @@ class Faults:
         return found
 
     def run(self, seconds: float) -> None:
-        """Inject one fault after the other for this long."""
+        """Inject faults, one or some after the others, for this long."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._revive()
-            drawn = self._draw()
-            lasts = self._random.choice((0.3, 1.0, 2.0, 4.0))
-            self._inject(drawn, lasts, Random(self._random.getrandbits(64)))
+            self.inject(self._draw_some())
             time.sleep(self._random.choice((0.0, 0.5, 2.0, 5.0)))
         self._revive()
+
+    def inject(self, faults: Sequence[Drawn]) -> None:
+        """Inject faults at once; return when all are over, and raise the first error then."""
+        work = [self._planned(drawn) for drawn in faults]
+        if len(work) == 1:
+            work[0]()
+            return
+        with ThreadPoolExecutor(len(work)) as pool:
+            running = [pool.submit(one) for one in work]
+        for one in running:
+            one.result()
+
+    def _planned(self, drawn: Drawn) -> Callable[[], None]:
+        """Return what injects a fault, with all that is drawn for it."""
+        lasts = self._random.choice((0.3, 1.0, 2.0, 4.0))
+        return partial(self._inject, drawn, lasts, Random(self._random.getrandbits(64)))
 
     def _inject(self, drawn: Drawn, seconds: float, random: Random) -> None:
         at = time.monotonic() - self._begun
         details = drawn.inject(seconds, random) or {}
         entry = {"fault": drawn.kind, "broker": drawn.place, "at": round(at, 2), "seconds": seconds}
         self.done.append(entry | details)
+
+    def _draw_some(self) -> list[Drawn]:
+        """Draw the faults that happen at once: of different processes, and none that needs a group without others."""
+        first = self._draw()
+        if self._at_once == 1 or first.kind in ALONE:
+            return [first]
+        found = [first]
+        count = self._random.randint(2, self._at_once)
+        for _ in range(_ATTEMPTS):
+            if len(found) == count:
+                break
+            other = self._draw()
+            is_free = all(other.place != one.place for one in found) and other.kind not in ALONE
+            if is_free and not (other.kind in ONCE and any(one.kind == other.kind for one in found)):
+                found.append(other)
+        return found
 
     def _draw(self) -> Drawn:
         """Draw a kind and a process."""
