@@ -1,4 +1,7 @@
-"""`python -m tests.chaos.planted DEFECT DIRECTORY …`: a broker with a defect that a run must find."""
+"""`python -m tests.chaos.planted DEFECT DIRECTORY …`: a broker with a defect that a run must find.
+
+DEFECT: one of `DEFECTS`, or a mutation of the simulation (`python -m tests.mutations list`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from tandemq.broker.features.scrub import repair
 from tandemq.broker.ha.metadata_stream import MetadataStream
 from tandemq.coordination.member import older_record
 from tandemq.coordination.registry import view
+from tests.mutations.cluster import MUTATIONS
 
 
 def _believe_older_registry() -> None:
@@ -40,5 +44,10 @@ DEFECTS: dict[str, Callable[[], None]] = {
 """Name to what plants it."""
 
 if __name__ == "__main__":
-    DEFECTS[sys.argv.pop(1)]()
-    main()
+    defect = sys.argv.pop(1)
+    if defect in DEFECTS:
+        DEFECTS[defect]()
+        main()
+    else:
+        with MUTATIONS[defect].patch():
+            main()
