@@ -166,7 +166,7 @@ class Recall(NamedTuple):
 
 
 class OffsetEvent(NamedTuple):
-    """A consumer commits an offset, or asks for the committed one, or hears of it.
+    """A consumer commits an offset, requests the committed one, or receives it.
 
     `number`: of the request; `what`: "commit", "committed", "asked" or "reported".
     """
