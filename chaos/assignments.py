@@ -1,7 +1,7 @@
 """Two push consumers of one group: one stays, the other one comes and goes. Which queues each of them holds.
 
 The judge finds queues that both hold for longer than `SHARED_MS`: a consumer learns of another one from a broker at
-once, or, if it cannot be reached, when it next asks for the members; it keeps its queues while no broker can be reached.
+once, or, if it cannot be reached, when it next requests the members. It keeps its queues while it reaches no broker.
 """
 
 from __future__ import annotations
