@@ -26,6 +26,8 @@ from tandemq.model.command import Command
 
 REPAIR_SECONDS = 60.0
 """Time limit for a scrub to find the damage of a log, and to repair it."""
+_FULL_SECONDS = 15.0
+"""How long to wait for the first file of a log to be full."""
 _SCRUB_BYTES = 64 << 20
 _LIVE = 0.5
 """Share of the damages that strike while the member runs."""
@@ -57,10 +59,11 @@ class StorageFaults:
     def log(self, broker: Broker, seconds: float, random: Random) -> dict[str, Any]:
         """Damage a file of a member's commit log."""
         self._world.wait(self._world.is_in_sync)
-        end = min(one.log_end() for one in self._world.brokers)
-        paths = damaged_log.files_before(broker.judged_store, end)
-        if not paths:
-            return {"kind": ""}
+        until = time.monotonic() + _FULL_SECONDS
+        while not (paths := self._full_files(broker)):
+            if time.monotonic() > until:
+                return {"kind": ""}
+            time.sleep(_LOOK_SECONDS)
         path, is_live = random.choice(paths), random.random() < _LIVE
         before = path.read_bytes()
         if not is_live:
@@ -72,6 +75,11 @@ class StorageFaults:
         if kind:
             self._check_repaired(broker, path, before)
         return {"file": f"commitlog/{path.name}", "kind": kind, "bytes": places, "live": is_live}
+
+    def _full_files(self, broker: Broker) -> list[Path]:
+        """Return the files of a member's log that all members have."""
+        end = min(one.log_end() for one in self._world.brokers)
+        return damaged_log.files_before(broker.judged_store, end)
 
     def _check_repaired(self, broker: Broker, path: Path, before: bytes) -> None:
         """I10: check that a scrub finds the damage, and that the file then has the bytes that it had."""
