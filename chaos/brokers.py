@@ -22,6 +22,8 @@ from tandemq.run.children import BrokerChild
 from tandemq.run.ports import Setting
 
 GROUP = "broker-a"
+PROGRAM = ("-m", "chaos.broken")
+"""Python's arguments for a broker, before the directory of its faults."""
 START_SECONDS = 60.0
 _PORT, _HA_PORT = 10911, 10912
 _NETWORK = f"127.{16 + os.getpid() // 250 % 200}.{1 + os.getpid() % 250}"
@@ -47,7 +49,7 @@ class Broker(BrokerChild, FaultyChild):
         self.registry_link = registry
         self.faults = directory / f"faults-{number}"
         self.faults.mkdir()
-        self.program = ("-m", "chaos.broken", str(self.faults))
+        self.program = (*PROGRAM, str(self.faults))
         self._where = where
         self._links: dict[str, Proxy] = {}
         self._host = f"{_NETWORK}.{_OWN + number}"

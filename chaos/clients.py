@@ -1,9 +1,10 @@
-"""Five producers, four consumers, and a watcher of offsets, which fill a `History` while faults happen.
+"""Five producers, six consumers, and a watcher of offsets, which fill a `History` while faults happen.
 
 The third producer makes transactions, see `transactions`; the second consumer has an SQL92 expression, see `filters`,
-the third one pops, see `pops`; the others are gRPC clients, see `grpc_clients` and `grpc_transactions`.
-Some messages are delayed by level, some have a time, and some of these are recalled, see `timers`; some are sent back
-by the first consumer once or twice. In some runs there are clients of a static topic too, see `static_topics`.
+the third one pops, see `pops`, two share a group, see `assignments`; the others are gRPC clients, see `grpc_clients`
+and `grpc_transactions`. Some messages are delayed by level, some have a time, and some of these are recalled, see
+`timers`; some are sent back by the first consumer once or twice. In some runs there are clients of a static topic too,
+see `static_topics`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from random import Random
 
-from chaos import filters, pops, timers
+from chaos import assignments, filters, pops, timers
 from chaos.beside import BesideClients
 from chaos.brokers import START_SECONDS, Broker
 from chaos.grpc_clients import GROUP as GRPC_GROUP
@@ -115,7 +116,9 @@ class Clients:
             "offsets": self._watch_offsets,
         }
         if recorder is not None:
-            others["reader"] = lambda: read_all(world.name_server.address, TOPIC, recorder, self._drained)
+            address = world.name_server.address
+            others["reader"] = lambda: read_all(address, TOPIC, recorder, self._drained)
+            others["shared queues"] = lambda: assignments.consume(address, TOPIC, "a", recorder, self._drained)
         self.beside: BesideClients | None = None
         """Clients of the other shard, in runs with shards."""
         if world.other_group:

@@ -9,6 +9,7 @@ I25  what is due is popped and acknowledged in the end; in `elect` no message wh
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from tandemq.model.topic import REVIVE_TOPIC_PREFIX, retry_topic
 GROUP = "chaos-pop"
 INVISIBLE_S = 10
 """How long a pop whose answer was lost keeps its messages from the group."""
+_BACK_S = 1.0
+"""After how long a message that is sent back comes back."""
 _RETURNED_EVERY = 41
 _SHOWN = 3
 
@@ -63,10 +66,10 @@ class PopHistory:
     """Deliveries after a confirmed acknowledgement in groups that do not elect."""
     violations: list[str] = field(default_factory=list)
 
-    def received(self, body: str, place: Place | None) -> None:
-        """Record a delivery. `place`: in the topic's queues; None: from a retry topic."""
+    def received(self, body: str, place: Place | None, at: float = 0.0) -> None:
+        """Record a delivery. `place`: in the topic's queues; None: from a retry topic. `at`: when it was popped."""
         if self.recorder is not None:
-            self._record(self.recorder, body, place)
+            self._record(self.recorder, body, place, at)
         if place is None:
             self.came_back += 1
             return
@@ -79,11 +82,11 @@ class PopHistory:
             )
         self.repeated += place in self.ended
 
-    def _record(self, recorder: Recorder, body: str, place: Place | None) -> None:
+    def _record(self, recorder: Recorder, body: str, place: Place | None, at: float) -> None:
         queue_id, offset = place or (0, -1)
         queue = recorder.queue(queue_id, "" if place else retry_topic(self.group))
         if self.has_holds:
-            recorder.popped(self.group, queue, offset, body, INVISIBLE_S * 1_000)
+            recorder.popped(self.group, queue, offset, body, INVISIBLE_S * 1_000, at)
         else:
             recorder.delivered(self.group, queue, offset, body)
 
@@ -92,6 +95,12 @@ class PopHistory:
         if self.recorder is None or place is None:
             return 0
         return self.recorder.acking(self.group, self.recorder.queue(place.queue_id), place.offset)
+
+    def returning(self, place: Place | None, delay_s: float) -> None:
+        """Record that a message is to come back sooner."""
+        if self.recorder is not None and place is not None:
+            queue = self.recorder.queue(place.queue_id)
+            self.recorder.returned(self.group, queue, place.offset, delay_s * 1_000)
 
     def outcome(self, op: int, *, is_confirmed: bool) -> None:
         """Record the outcome of such a request."""
@@ -139,17 +148,19 @@ def consume(name_server: str, topic: str, history: PopHistory, drained: threadin
             stored = message.stored
             body = stored.body.decode(errors="replace")
             place = Place(message.queue.queue_id, stored.queue_offset) if message.delivery_count == 1 else None
-            history.received(body, place)
+            history.received(body, place, message.popped_at)
             is_ack = not is_returned(body) or body in returned
             returned.add(body)
-            op = history.acknowledging(place) if is_ack else 0
+            if not is_ack:
+                history.returning(place, _BACK_S)
+                with contextlib.suppress(TandemError):
+                    message.retry(_BACK_S)
+                continue
+            op = history.acknowledging(place)
             try:
-                if is_ack:
-                    message.ack()
-                    history.outcome(op, is_confirmed=True)
-                    history.acknowledged(body, place)
-                else:
-                    message.retry(1)
+                message.ack()
+                history.outcome(op, is_confirmed=True)
+                history.acknowledged(body, place)
             except TandemError:  # a message that is not acknowledged comes back when its time is over
                 history.outcome(op, is_confirmed=False)
-                history.unknown.update([body] * is_ack)
+                history.unknown.add(body)

@@ -4,6 +4,11 @@ pass    forward bytes both ways
 cut     reset open connections, refuse new ones
 stall   accept connections and forward nothing; when it ends, everything that waited
 hole    accept connections, read and drop all bytes: the other side sees no error
+slow    forward SLOW_BYTES a second each way, over all connections together
+jitter  forward each piece after up to JITTER_SECONDS, in order
+
+stall-in, hole-in     one direction only: towards the target; responses pass
+stall-out, hole-out   from the target; requests pass
 """
 
 from __future__ import annotations
@@ -11,10 +16,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from typing import Literal
+from random import Random
+from typing import Literal, get_args
 
-Behaviour = Literal["pass", "cut", "stall", "hole"]
+Behaviour = Literal["pass", "cut", "stall", "stall-in", "stall-out", "hole", "hole-in", "hole-out", "slow", "jitter"]
+BEHAVIOURS: tuple[Behaviour, ...] = get_args(Behaviour)
+SLOW_BYTES = 50_000
+JITTER_SECONDS = 0.2
 _PIECE_BYTES = 64 * 1024
+_SLOW_PIECE_BYTES = 2_048
+_IN, _OUT = "in", "out"
 
 
 class ProxyLoop:
@@ -65,8 +76,12 @@ class Proxy:
         self._where = where
         self._target = target
         self._behaviour: Behaviour = "pass"
-        self._passes = asyncio.Event()
-        self._passes.set()
+        self._passes = {_IN: asyncio.Event(), _OUT: asyncio.Event()}
+        for passes in self._passes.values():
+            passes.set()
+        self._free_at = {_IN: 0.0, _OUT: 0.0}
+        """When a slow direction has forwarded what it has taken."""
+        self._random = Random(0)
         self._open: set[asyncio.StreamWriter] = set()
         begun = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._accept, *listen), where.loop)
         where.servers.append(begun.result())
@@ -79,16 +94,14 @@ class Proxy:
 
     def _behave(self, behaviour: Behaviour) -> None:
         before, self._behaviour = self._behaviour, behaviour
-        if behaviour == "stall":
-            self._passes.clear()
-        else:
-            self._passes.set()
-        if behaviour == "cut" or before == "hole":  # bytes are missing, so the connection cannot continue
+        for direction, passes in self._passes.items():
+            passes.clear() if behaviour in ("stall", f"stall-{direction}") else passes.set()
+        if behaviour == "cut" or before.startswith("hole"):  # bytes are missing, so the connection cannot continue
             for writer in list(self._open):
                 writer.transport.abort()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._behaviour == "cut":
+        if self._is_cut():
             writer.transport.abort()
             return
         try:
@@ -96,17 +109,36 @@ class Proxy:
         except OSError:
             writer.transport.abort()
             return
+        if self._is_cut():  # meanwhile
+            writer.transport.abort()
+            far_writer.transport.abort()
+            return
         self._open |= {writer, far_writer}
         with contextlib.suppress(OSError, asyncio.CancelledError):
-            await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
+            await asyncio.gather(self._carry(reader, far_writer, _IN), self._carry(far_reader, writer, _OUT))
         self._open -= {writer, far_writer}
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str) -> None:
         try:
             while data := await reader.read(_PIECE_BYTES):
-                await self._passes.wait()
-                if self._behaviour != "hole":
-                    writer.write(data)
-                    await writer.drain()
+                while data:
+                    size = _SLOW_PIECE_BYTES if self._behaviour == "slow" else len(data)
+                    await self._forward(data[:size], writer, direction)
+                    data = data[size:]
         finally:
-            writer.transport.abort() if self._behaviour == "cut" else writer.close()
+            writer.transport.abort() if self._is_cut() else writer.close()
+
+    def _is_cut(self) -> bool:
+        return self._behaviour == "cut"
+
+    async def _forward(self, data: bytes, writer: asyncio.StreamWriter, direction: str) -> None:
+        if self._behaviour == "slow":
+            now = self._where.loop.time()
+            self._free_at[direction] = max(now, self._free_at[direction]) + len(data) / SLOW_BYTES
+            await asyncio.sleep(self._free_at[direction] - now)
+        elif self._behaviour == "jitter":
+            await asyncio.sleep(self._random.uniform(0.0, JITTER_SECONDS))
+        await self._passes[direction].wait()
+        if self._behaviour not in ("hole", f"hole-{direction}"):
+            writer.write(data)
+            await writer.drain()

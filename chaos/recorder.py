@@ -33,6 +33,11 @@ def now_ms() -> float:
     return time.monotonic() * 1_000
 
 
+def mono_ms_of(at: float) -> float:
+    """Return a calendar time, seconds since 1970, as time of the history."""
+    return now_ms() + (at - time.time()) * 1_000
+
+
 def content_hash(body: str, tag: str) -> str:
     """Return the hash of what must not change."""
     return hash_of(body.encode(), tag.encode())
@@ -55,7 +60,8 @@ class Recorder:
         """`broker`: name of the group. `promises`: see `judge.history.Promises`. `clock`: milliseconds."""
         self.writer = HistoryWriter(file, clock, run=run, system=system, promises=promises)
         self._topic = topic
-        self._broker = broker
+        self.broker = broker
+        """Name of the group of brokers."""
         self._sends: dict[str, tuple[str, int]] = {}
         self._recalls: dict[str, int] = {}
         self._read: set[str] = set()
@@ -63,7 +69,7 @@ class Recorder:
 
     def queue(self, queue_id: int, topic: str = "") -> str:
         """Return the name of a queue."""
-        return f"{topic or self._topic}/{self._broker}/{queue_id}"
+        return f"{topic or self._topic}/{self.broker}/{queue_id}"
 
     def sending(
         self,
@@ -130,14 +136,25 @@ class Recorder:
         message: list[object] = [offset, body, content_hash(body, tag)] if tag else [offset, body]
         self.writer.note(group, "poll", group=group, q=queue, messages=[message], partial=True, unordered=True)
 
+    def holding(self, group: str, process: str, queues: list[str]) -> None:
+        """Record all queues that a consumer of a group holds from now on."""
+        self.writer.note(process, "hold", group=group, queues=queues)
+
     def sent_back(self, group: str, queue: str, offset: int, body: str) -> None:
         """Record that a consumer sends a message back."""
         self.writer.invoke(group, "back", group=group, id=body, q=queue, offset=offset)
 
-    def popped(self, group: str, queue: str, offset: int, body: str, invisible_ms: float) -> None:
-        """Record a popped message; when it was popped is not known. `offset`: -1 if it is from a retry topic."""
-        fields: dict[str, Any] = {"messages": [[offset, body]], "since": now_ms(), "invisible_ms": invisible_ms}
+    def popped(self, group: str, queue: str, offset: int, body: str, invisible_ms: float, at: float) -> None:
+        """Record a popped message. `at`: when it was popped, s since 1970; `offset`: -1 if it is from a retry topic."""
+        since = round(mono_ms_of(at), 3)
+        fields: dict[str, Any] = {"messages": [[offset, body]], "since": since, "invisible_ms": invisible_ms}
         self.writer.note(group, "pop", group=group, q=queue, **fields)
+
+    def returned(self, group: str, queue: str, offset: int, invisible_ms: float) -> None:
+        """Record that a popped message is to come back sooner, whether a broker confirms that or not."""
+        fields: dict[str, Any] = {"q": queue, "offset": offset, "invisible_ms": invisible_ms}
+        op = self.writer.invoke(group, "invisible", group=group, **fields)
+        self.writer.end(group, "invisible", op, "unknown")
 
     def acking(self, group: str, queue: str, offset: int) -> int:
         """Record that a consumer acknowledges a popped message; return the number of the operation."""

@@ -31,7 +31,8 @@ from typing import Any
 
 from rich.console import Console
 
-from chaos import beside, filters, grpc_clients, pops, static_topics, timers, transactions
+from chaos import assignments, beside, filters, grpc_clients, pops, static_topics, timers, transactions
+from chaos.beyond import of_safety
 from chaos.brokers import Broker
 from chaos.clients import CONSUMERS, DELAYS, TOPIC, Clients
 from chaos.faults import KINDS, Faults
@@ -40,6 +41,7 @@ from chaos.machines import SHARDS, Machine
 from chaos.permissions import overlaps
 from chaos.processes import mono_ms
 from chaos.recorder import Recorder
+from chaos.registries import RegistryServers
 from chaos.requests import TOPIC as STATIC_TOPIC
 from chaos.resources import leaks
 from chaos.stores import check, records
@@ -71,7 +73,7 @@ STATIC_TOPICS = 1 / 3
 REGISTRIES = ("namesrv", "zookeeper", "zookeeper3", "etcd", "etcd3")
 """The name server's, one server, or three that agree."""
 _VIOLATIONS_SHOWN = 50
-_BY_CLOCKS = re.compile(r"judge: \d+ (early|recalled-read),")
+_BY_CLOCKS = re.compile(r"judge: \d+ (early|recalled-read|pop-overlap),")
 """Anomalies found by the judge that a wrong clock explains."""
 
 
@@ -84,6 +86,8 @@ def run(
     *,
     shards: bool | None = None,
     only: Sequence[str] = (),
+    at_once: int = 1,
+    is_beyond: bool = False,
 ) -> dict[str, Any]:
     """Run one seed; return its report.
 
@@ -95,6 +99,8 @@ def run(
         history_path: file for the history, which the judge then reads.
         shards: whether members have shards; None: the seed decides.
         only: kinds of faults of brokers to draw from; empty: all, and those of proxies and the broker beside.
+        at_once: how many faults there are at the same time at most.
+        is_beyond: whether there are losses that the group is not made for; only rules of safety are checked then.
     """
     random = Random(seed)
     mode = random.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME, Mode.STATIC))
@@ -120,6 +126,8 @@ def run(
         **flush,
         "slaveReads": reads_from_slaves,
         "shard": shard,
+        "atOnce": at_once,
+        "beyond": is_beyond,
     }
     begun = time.monotonic()
     clients_log = logging.FileHandler(directory / "clients.log", encoding="utf-8")
@@ -131,7 +139,7 @@ def run(
             mode=mode,
             members=members,
             registry=registry.address,
-            ensemble=registry.ensemble,
+            servers=registry.servers,
             settings=settings,
             neighbour=neighbour,
             shard=shard,
@@ -141,7 +149,7 @@ def run(
         recorder = Recorder(file, TOPIC, world.group, run=f"seed {seed}", system="TandemQ", promises=_promises(mode))
         clients = Clients(world, static, recorder)
         clients.start()
-        faults = Faults(world, random, only)
+        faults = Faults(world, random, only, at_once=at_once, is_beyond=is_beyond)
         faults.run(seconds)
         violations, is_whole = _wait_whole(world)
         violations += faults.violations
@@ -172,7 +180,8 @@ def run(
         report["static"] = clients.static.history.report()
         violations += clients.static.history.violations
     report |= {"resources": [growth.report() for growth in grown], "stores": stores}
-    report["violations"] = _told(_by_clocks(history.violations + violations, faults.done))
+    found = _by_clocks(history.violations + violations, faults.done)
+    report["violations"] = _told(of_safety(found) if is_beyond else found)
     return report
 
 
@@ -186,7 +195,8 @@ def _promises(mode: Mode) -> dict[str, Any]:
         "recall_ms": EARLY_MS,
         "offsets": "monotonic" if is_elected else "any",
         "pops": "final" if is_elected else "any",
-        "pop_slack_ms": pops.INVISIBLE_S * 1_000,  # when a message was popped is not known
+        "pop_slack_ms": EARLY_MS,
+        "shared_ms": assignments.SHARED_MS,
     }
 
 
@@ -295,11 +305,11 @@ def _told(violations: list[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """The registry of one run. `address`: "" for the name server's; `ensemble`: its servers, if there are three."""
+    """The registry of one run. `address`: "" for the name server's; `servers`: None for it."""
 
     kind: str
     address: str = ""
-    ensemble: Ensemble | None = None
+    servers: RegistryServers | None = None
 
 
 def _kind_of(seed: int) -> str:
@@ -316,12 +326,12 @@ def _registry(kind: str, directory: Path) -> Iterator[Registry]:
         yield Registry(kind)
     elif kind.endswith("3"):
         with Ensemble(kind.removesuffix("3"), directory) as ensemble:
-            yield Registry(kind, ensemble.address, ensemble)
+            yield Registry(kind, ensemble.address, RegistryServers.of_ensemble(ensemble))
     else:
         alone = ZooKeeper(directory, tick_ms=ZOOKEEPER_TICK_MS) if kind == "zookeeper" else Etcd(directory)
         with alone:
             alone.start()
-            yield Registry(kind, f"{kind}://{alone.address}")
+            yield Registry(kind, f"{kind}://{alone.address}", RegistryServers.of_server(alone))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -346,10 +356,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--only", metavar="KIND", nargs="+", choices=KINDS, default=(), help=f"faults of brokers: {', '.join(KINDS)}"
     )
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        default=0,
+        metavar="N",
+        help="inject up to N faults at the same time, and at least two; default: one after the other, with --beyond 3",
+    )
+    parser.add_argument(
+        "--beyond",
+        action="store_true",
+        help="also lose logs, tables and disks of any members: more than a group is made for; only rules of safety are "
+        "checked: nothing is wrong, invented or served twice",
+    )
     parser.add_argument("--keep", action="store_true", help="keep stores and logs of every run, not of bad ones alone")
     args = parser.parse_args(arguments)
     if args.history is not None and args.runs != 1:
         parser.error("--history is of one run: add --runs 1")
+    args.at_once = args.at_once or (3 if args.beyond else 1)
+    if args.at_once < 1:
+        parser.error(f"--at-once is {args.at_once}; at least one fault is injected")
     console = Console(width=140, highlight=False)
     args.reports.mkdir(parents=True, exist_ok=True)
     bad = done = 0
@@ -375,7 +401,17 @@ def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any
         with _registry(args.registry or _kind_of(seed), directory / "registry") as registry:
             try:
                 history_path = args.history or directory / HISTORY
-                report = run(seed, args.seconds, directory, registry, history_path, shards=args.shards, only=args.only)
+                report = run(
+                    seed,
+                    args.seconds,
+                    directory,
+                    registry,
+                    history_path,
+                    shards=args.shards,
+                    only=args.only,
+                    at_once=args.at_once,
+                    is_beyond=args.beyond,
+                )
             except TandemError as error:
                 report = {"seed": seed, "mode": "", "violations": [f"I14: {error}"]}
     except KeyboardInterrupt:

@@ -20,6 +20,7 @@ from chaos.brokers import GROUP, START_SECONDS, Broker
 from chaos.machines import SHARDS, Machine
 from chaos.processes import FaultyChild, GrpcProxy
 from chaos.proxy import Proxies, Proxy, ProxyLoop
+from chaos.registries import RegistryServers
 from tandemq.client.connection import try_request
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.config.samples import ON_ANY_DISK
@@ -32,10 +33,11 @@ from tandemq.run.children import Child, synced_slaves
 from tandemq.run.groups import configure
 from tandemq.run.ports import LOOPBACK, ReservedPorts, Setting
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
-from tests.interop.ensembles import Ensemble
 
 NEIGHBOUR = "broker-b"
 GRPC_PROXIES = 2
+_LOG_FILE_BYTES = 512 << 10
+"""Size of a file of a member's log, of which a run has several."""
 _LOOK_SECONDS = 0.05
 
 
@@ -49,15 +51,14 @@ class World:
         mode: Mode,
         members: int,
         registry: str = "",
-        ensemble: Ensemble | None = None,
+        servers: RegistryServers | None = None,
         settings: Mapping[str, Setting] | None = None,
         neighbour: Mapping[str, Setting] | None = None,
         shard: int | None = None,
     ) -> None:
-        """`registry`: "zookeeper://host:port" or the like; empty: the name server hosts it. `ensemble`: its servers, if
-        there are three, which have faults too. `neighbour`: more settings of a broker of another group; None: there is
-        none. `shard`: members are machines with two shards, of which the clients use this one; None: they are
-        brokers."""
+        """`registry`: "zookeeper://host:port" or the like; empty: the name server hosts it. `servers`: its servers;
+        None: the name server. `neighbour`: more settings of a broker of another group; None: there is none. `shard`:
+        members are machines with two shards, of which the clients use this one; None: they are brokers."""
         self.directory = directory
         self.mode = mode
         self.members = members
@@ -68,7 +69,6 @@ class World:
         """The group of the other shard; "" without shards."""
         self.may_lag = False
         """Whether a running member may lack commits that the active one has received."""
-        self.ensemble = ensemble
         self._registry = registry
         self._settings = dict(settings or {})
         self._stack = ExitStack()
@@ -80,9 +80,11 @@ class World:
         """Changes the group's configuration; set on entering the context."""
         self._name_server_port = 0
         self.name_server = Child("namesrv", directory, self._name_server_words)
+        self.registry = servers or RegistryServers.of_name_server(self.name_server, directory / "namesrv")
+        """Servers of the registry, which have faults too."""
 
     def _name_server_words(self) -> list[str]:
-        data, secret = f"kvConfigPath={self.directory / 'namesrv'}", f"haSecretFile={self._secret()}"
+        data, secret = f"kvConfigPath={self.directory / 'namesrv'}", f"haSecretFile={self.secret}"
         return [
             "namesrv",
             "--port",
@@ -105,11 +107,9 @@ class World:
         self._stack.callback(self.name_server.stop)
         where = ProxyLoop()
         self._stack.callback(where.stop)
-        registry = self._registry or f"namesrv://{self.name_server.address}"
-        configure(registry, self._groups(), self.mode, self.members, secret_file=self._secret())
-        self.administrator = Administrator(
-            self.directory, registry, self.group, self.mode, self.members, self._secret()
-        )
+        registry = self.registry_address
+        configure(registry, self._groups(), self.mode, self.members, secret_file=self.secret)
+        self.administrator = Administrator(self.directory, registry, self.group, self.mode, self.members, self.secret)
         self._stack.callback(self.administrator.close)
         kind, _, hosts = registry.partition("://")
         for number in range(self.members):
@@ -117,9 +117,9 @@ class World:
             settings = {
                 "namesrvAddr": self.name_server.address,
                 "registryAddr": f"{kind}://{link.address}",
-                "haSecretFile": str(self._secret()),
+                "haSecretFile": str(self.secret),
                 **ON_ANY_DISK,
-                "mappedFileSizeCommitLog": 4 << 20,
+                "mappedFileSizeCommitLog": _LOG_FILE_BYTES,
                 "registerNameServerPeriod": 10_000,
                 **self._settings,
             }
@@ -133,7 +133,7 @@ class World:
             self._start_neighbour(where, self._neighbour_settings)
         for number in range(GRPC_PROXIES):
             routes = Proxy(where, (LOOPBACK, 0), (LOOPBACK, self._name_server_port))
-            self.proxies.append(GrpcProxy(number, self.directory, ports.reserve(), routes, self._secret(), where))
+            self.proxies.append(GrpcProxy(number, self.directory, ports.reserve(), routes, self.secret, where))
             self._stack.callback(self.proxies[-1].stop)
             self.proxies[-1].start()
         self.wait(self.is_whole)
@@ -170,7 +170,14 @@ class World:
         """Return how often brokers have been seen dead."""
         return sum(len(broker.deaths) for broker in self.all_brokers)
 
-    def _secret(self) -> Path:
+    @property
+    def registry_address(self) -> str:
+        """Return the registry's address, past all proxies."""
+        return self._registry or f"namesrv://{self.name_server.address}"
+
+    @property
+    def secret(self) -> Path:
+        """Return the secret of members and tools."""
         path = self.directory / SECRET_FILE_NAME
         make_secret_file(path)
         return path
@@ -196,10 +203,16 @@ class World:
     def is_whole(self) -> bool:
         """Return whether all brokers run, one member is active, and all others have its bytes and are in sync."""
         master = self.master
+        if master is None or not self.is_in_sync():
+            return False
+        return synced_slaves(master.own_address) == self.members - 1 and self._is_other_shard_whole()
+
+    def is_in_sync(self) -> bool:
+        """Return whether all brokers run, one member is active, and all others are in sync."""
+        master = self.master
         if master is None or not all(broker.is_running for broker in self.all_brokers):
             return False
-        in_sync = self.mode is Mode.STATIC or len(master.failover_status().get("inSync", ())) == self.members
-        return in_sync and synced_slaves(master.own_address) == self.members - 1 and self._is_other_shard_whole()
+        return self.mode is Mode.STATIC or len(master.failover_status().get("inSync", ())) == self.members
 
     def _is_other_shard_whole(self) -> bool:
         """Return the same of the shard that the clients do not use; True without shards."""
@@ -223,7 +236,7 @@ class World:
         for child in self.children:
             child.signal_stop()
         unclean = [f"I16: {child.name} did not stop cleanly" for child in self.children if not child.stop()]
-        return [text for child in self.children for text in child.ended] + unclean
+        return [text for child in self.children for text in child.ended] + unclean + self.registry.ended()
 
     def wait(self, condition: Any, seconds: float = START_SECONDS) -> None:
         """Wait for a state.

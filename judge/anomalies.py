@@ -50,6 +50,10 @@ RULES = {
     "pop-lost": Rule(
         "a popped message, neither acknowledged nor popped again when the history is settled", "pop, settled"
     ),
+    "shared": Rule(
+        "a queue that two consumers of a group hold at the same time for longer than promised",
+        "hold, shared_ms promised",
+    ),
     "not-redelivered": Rule("a message sent back and not delivered again when the history is settled", "back, settled"),
     "G0": Rule(
         "a cycle of sends: by the order of offsets and the order of each process", "q and offset of acknowledgements"

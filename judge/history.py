@@ -73,6 +73,11 @@ OPERATIONS: Mapping[str, Operation] = {
     "assign": Operation(
         "A consumer's positions are new: an assignment, a seek, a restart", {}, {"group": "text", "queues?": "texts"}
     ),
+    "hold": Operation(
+        "The queues that a consumer reads from now on, as one of a group that shares them",
+        {},
+        {"group": "text", "queues": "texts"},
+    ),
     "read": Operation(
         "A range of a queue is read, of a broker or from a member's log",
         {},
@@ -123,7 +128,7 @@ MEANINGS: Mapping[str, str] = {
     "next": "offset behind the last one that was looked at",
     "partial": "whether messages may be left out, by a filter",
     "unordered": "whether messages may repeat: the consumer has no position",
-    "queues": "queues whose positions are new; by default all",
+    "queues": "queues whose positions are new, by default all; or all that are held",
     "complete": "whether the queue ends at next, with no operation in flight",
     "node": "member that was asked",
     "since": "time at which the pop was sent",
@@ -159,6 +164,8 @@ class Promises:
     """"monotonic", or "any": committed offsets may go back."""
     pops: str = "final"
     """"final": a confirmed acknowledgement and the invisible time hold; "any"."""
+    shared_ms: float = -1.0
+    """How long two consumers of a group may hold one queue at the same time; negative: no promise."""
     pop_slack_ms: float = 0.0
     """How far apart the clocks of members that give popped messages may be."""
 

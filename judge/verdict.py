@@ -9,6 +9,7 @@ from typing import Any
 
 from judge import cycles
 from judge.anomalies import Anomaly, Findings
+from judge.assignments import Assignments
 from judge.history import Header, HistoryError, Line, read_header, read_lines
 from judge.messages import Faults, Messages
 from judge.offsets import Offsets
@@ -54,6 +55,7 @@ class Judge:
         self._timers = Timers(self._messages, promises, self.findings)
         self._offsets = Offsets(promises, self.findings)
         self._pops = Pops(self._messages, promises, self.findings, self._faults)
+        self._assignments = Assignments(promises, self.findings)
         self._order = Order(promises, self.findings, self._faults)
         self._graph = cycles.Graph(promises)
         self._kept = promises.kept
@@ -62,12 +64,14 @@ class Judge:
         self._has_order = promises.order != "none"
         self._settled = 0
         self._settled_ms = 0.0
+        self._last_ms = 0.0
         self._handlers: dict[str, Callable[[int, Line], Any]] = {
             "send": self._send,
             "end": self._transactions.end,
             "recall": self._timers.recall,
             "poll": self._poll,
             "assign": self._readers.assign,
+            "hold": self._assignments.hold,
             "read": self._read,
             "back": self._readers.back,
             "commit": self._offsets.commit,
@@ -89,7 +93,7 @@ class Judge:
         if "op" in line:
             self._check_operation(number, line)
         self._verdict.operations[f"{line['f']} {line['type']}"] += 1
-        self._verdict.lines = number
+        self._verdict.lines, self._last_ms = number, line["t"]
         self._handlers[line["f"]](number, line)
 
     def _check_operation(self, number: int, line: Line) -> None:
@@ -159,6 +163,7 @@ class Judge:
         """Judge what is certain at the end; return the result."""
         self._queues.judge()
         self._messages.judge()
+        self._assignments.judge_end(self._verdict.lines, self._last_ms)
         if self._has_order:
             self._graph.add_versions(self._messages, self._queues, self._faults, self._order.reported)
             cycles.judge(self._graph, self.findings)

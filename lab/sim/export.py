@@ -6,7 +6,7 @@
 
 Times are virtual milliseconds. Queues of other topics than those of the workload are exported only as places of
 acknowledgements. Pops are those of seeds in which nothing may give a message early, late or again. Committed offsets
-are judged by the simulation's own rules alone.
+are those of consumers that send frames; in seeds whose groups all elect they must not go back.
 """
 
 from itertools import count
@@ -73,6 +73,7 @@ class Export:
         self._add_transactions()
         self._add_recalls()
         self._add_deliveries()
+        self._add_offsets()
         if self._has_pops:
             self._add_pops()
         self._add_losses()
@@ -103,6 +104,7 @@ class Export:
             "early_ms": 2.0 + ahead_ms + clocks_ms,
             "recall_ms": 2.0 + ahead_ms + clocks_ms,
             "repeated_delays": not is_quiet,
+            "offsets": "monotonic" if self._keeps_offsets() else "any",
             "pop_slack_ms": _CLOCKS_MS if self._has_registry else 0.0,
         }
 
@@ -161,14 +163,14 @@ class Export:
         return due_us > self._run.world.now_us or any(host.machine.jumps for host in self._cluster.hosts)
 
     def _add_transactions(self) -> None:
-        """Add decisions at the time of the sends: when exactly they were made is not known."""
+        """Add the decisions of producers."""
         for message in self._expected.messages.values():
             if not message.is_half or message.outcome in (None, TransactionState.UNKNOWN) or not message.attempts:
                 continue
-            at_us = min(attempt.sent_us for attempt in message.attempts)
             outcome = "commit" if message.outcome is TransactionState.COMMIT else "rollback"
             op = f"end {message.key}"
-            self._add(at_us, _BEGIN, "invoke", message.producer, "end", op, id=message.key, outcome=outcome)
+            at_us, fields = message.decided_us, {"id": message.key, "outcome": outcome}
+            self._add(at_us, _BEGIN, "invoke", message.producer, "end", op, **fields)
 
     def _add_recalls(self) -> None:
         for key, at_us in self._expected.recall_requests.items():
@@ -193,6 +195,24 @@ class Export:
                     "unordered": True,
                 }
                 self._add(given.at_us, _DELIVERY, "note", given.consumer_group, "poll", **fields)
+
+    def _keeps_offsets(self) -> bool:
+        """Return whether committed offsets never go back but by losses: members in elect that read no older tables."""
+        is_elect = self._has_registry and all(mode_of(group) is Mode.ELECT for group in self._groups.values())
+        return is_elect and not any(host.flips for host in self._cluster.hosts)
+
+    def _add_offsets(self) -> None:
+        for event in self._expected.offset_events:
+            queue = f"{event.queue.topic}/{event.queue.group}/{event.queue.queue_id}"
+            place: dict[str, Any] = {"group": event.consumer_group, "q": queue}
+            is_commit = event.what in ("commit", "committed")
+            f, op = "commit" if is_commit else "offset", f"offset {event.number}"
+            if event.what in ("commit", "asked"):
+                fields = place | {"offset": event.offset} if is_commit else place
+                self._add(event.at_us, _BEGIN, "invoke", event.process, f, op, **fields)
+            else:
+                fields = {} if is_commit else {"offset": event.offset}
+                self._add(event.at_us, _OUTCOME, "ok", event.process, f, op, **fields)
 
     def _are_pops_final(self) -> bool:
         """Return whether the promises of pops hold without exceptions: see `checkers.pops`."""

@@ -2,14 +2,16 @@
 
 import io
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from chaos import kills, run
+from chaos.assignments import SHARED_MS
 from chaos.history import History, Place
-from chaos.pops import PopHistory
+from chaos.pops import INVISIBLE_S, PopHistory
 from chaos.recorder import Recorder, now_ms
 from chaos.run import judged
 from chaos.transactions import TransactionHistory
@@ -63,7 +65,7 @@ def whole_run() -> Observed:
     seen.receive("a-3", Place(1, 0))
     seen.receive("a-4", Place(1, 1))
     seen.history.received("t-1", "t", "t-1", Place(2, 0))
-    seen.pops.received("a-0", Place(0, 0))
+    seen.pops.received("a-0", Place(0, 0), time.time())
     op = seen.pops.acknowledging(Place(0, 0))
     seen.pops.outcome(op, is_confirmed=True)
     for _ in range(2):
@@ -113,7 +115,7 @@ def lose_commit(seen: Observed) -> None:
 
 
 def pop_again(seen: Observed) -> None:
-    seen.pops.received("a-0", Place(0, 0))
+    seen.pops.received("a-0", Place(0, 0), time.time())
 
 
 def move_offset_back(seen: Observed) -> None:
@@ -192,3 +194,47 @@ def test_command_says_what_is_wrong(
         command(words)
     assert caught.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("is_returned", "found"), [(False, {"pop-overlap": 1}), (True, {})])
+def test_message_popped_within_its_invisible_time_is_found_unless_it_was_sent_back(
+    found: dict[str, int], *, is_returned: bool
+) -> None:
+    seen = Observed()
+    seen.send("a-0", Place(0, 0))
+    seen.pops.received("a-0", Place(0, 0), time.time())
+    if is_returned:
+        seen.pops.returning(Place(0, 0), 0.0)
+    seen.pops.received("a-0", Place(0, 0), time.time())
+    assert seen.verdict().counts == found
+
+
+def test_message_popped_after_its_invisible_time_is_none() -> None:
+    seen = Observed()
+    seen.send("a-0", Place(0, 0))
+    seen.pops.received("a-0", Place(0, 0), time.time() - INVISIBLE_S - 1)
+    seen.pops.received("a-0", Place(0, 0), time.time())
+    assert seen.verdict().counts == {}
+
+
+def test_popped_messages_have_the_time_of_their_pop() -> None:
+    seen = Observed()
+    seen.pops.received("a-0", Place(0, 0), time.time() - 5)
+    line = json.loads(seen.file.getvalue().splitlines()[-1])
+    assert 4_900 < line["t"] - line["since"] < 5_100
+
+
+@pytest.mark.parametrize(("both_s", "found"), [(SHARED_MS / 2_000, {}), (SHARED_MS / 500, {"shared": 1})])
+def test_queue_held_by_two_consumers_for_too_long_is_found(both_s: float, found: dict[str, int]) -> None:
+    now = [0.0]
+    file = io.StringIO()
+    promises = {"shared_ms": SHARED_MS}
+    recorder = Recorder(
+        file, "Chaos", "broker-a", run="seed 1", system="TandemQ", promises=promises, clock=lambda: now[0]
+    )
+    queue = recorder.queue(0)
+    for process in ("shared-1", "shared-2"):
+        recorder.holding("chaos-shared", process, [queue])
+    now[0] = both_s * 1_000
+    recorder.holding("chaos-shared", "shared-1", [])
+    assert judge(file.getvalue().splitlines(keepends=True)).counts == found

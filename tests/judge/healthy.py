@@ -62,6 +62,10 @@ class Run:
         since = self.now_ms
         self.writer.note("pop", "pop", group="gp", q=q, messages=given, since=since, invisible_ms=invisible_ms)
 
+    def hold(self, process: str, *queues: str) -> None:
+        """Hold these queues and no other ones."""
+        self.writer.note(process, "hold", group="g", queues=list(queues))
+
     def lines(self) -> Lines:
         """Return the lines as objects."""
         return [json.loads(line) for line in self.file.getvalue().splitlines()]
@@ -89,6 +93,8 @@ def healthy(**promises: object) -> Lines:
     run.send("a", "w-2", TIMER_Q, 1, due=run.now_ms + SECOND)
     run.call("a", "recall", id="w-2")
     run.writer.note("c", "assign", group="g")
+    run.hold("c", Q0, Q1)
+    run.hold("d")
     run.poll("c", Q0, 0, *ALL[:5])
     run.call("c", "back", group="g", id="a-1")
     run.poll("c", "%RETRY%g/a/0", 0, "a-1")

@@ -168,6 +168,37 @@ def pop_lost() -> Lines:
     return [line for line in healthy() if line.get("f") != "ack" or line.get("offset", 1) != 1]
 
 
+def shared() -> Lines:
+    """The second consumer takes a queue that the first one lets go too late."""
+    return _held(1_500.0)
+
+
+def shared_at_the_end() -> Lines:
+    """Neither of two consumers lets a queue go."""
+    run = Run(shared_ms=SECOND)
+    for process in "ab":
+        run.hold(process, Q0)
+    run.now_ms += 2 * SECOND
+    run.writer.note("end", "settled")
+    return run.lines()
+
+
+def _held(both_ms: float) -> Lines:
+    run = Run(shared_ms=SECOND)
+    run.hold("a", Q0, Q1)
+    run.now_ms += 5 * SECOND
+    run.hold("b", Q1)
+    run.now_ms += both_ms
+    run.hold("a", Q0)
+    run.hold("b", Q1)
+    return run.lines()
+
+
+def briefly_shared() -> Lines:
+    """No fault: the first consumer lets the queue go within the promised time."""
+    return _held(900.0)
+
+
 def not_redelivered() -> Lines:
     return [line for line in healthy() if not line.get("q", "").startswith("%RETRY%")]
 
@@ -215,6 +246,7 @@ PLANTED: dict[str, list[Callable[[], Lines]]] = {
     "pop-overlap": [pop_overlap],
     "pop-again": [pop_again],
     "pop-lost": [pop_lost],
+    "shared": [shared, shared_at_the_end],
     "not-redelivered": [not_redelivered],
     "G0": [cycle_of_sends],
     "G1c": [cycle_with_a_read],

@@ -9,7 +9,17 @@ import pytest
 from judge.anomalies import RULES
 from judge.verdict import judge
 from tests.judge.healthy import Q0, SECOND, TIMER_Q, Lines, Run, at, healthy, index_of, messages, verdict_of
-from tests.judge.planted import PLANTED, committed_lost, lost, lost_at_the_end, offset_back, order, pop_again
+from tests.judge.planted import (
+    PLANTED,
+    briefly_shared,
+    committed_lost,
+    lost,
+    lost_at_the_end,
+    offset_back,
+    order,
+    pop_again,
+    shared,
+)
 
 
 def test_healthy_history_has_no_anomaly() -> None:
@@ -53,10 +63,15 @@ def _with(lines: Lines, **promises: object) -> Lines:
         (order, {"order": "none"}),
         (offset_back, {"offsets": "any"}),
         (pop_again, {"pops": "any"}),
+        (shared, {"shared_ms": -1}),
     ],
 )
 def test_what_is_not_promised_is_no_anomaly(plant: Callable[[], Lines], promises: dict[str, object]) -> None:
     assert not verdict_of(_with(plant(), **promises)).anomalies
+
+
+def test_queue_that_changes_hands_in_time_is_no_anomaly() -> None:
+    assert not verdict_of(briefly_shared()).anomalies
 
 
 def _fault(lines: Lines, index: int, **fields: object) -> Lines:

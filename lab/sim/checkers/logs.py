@@ -72,6 +72,21 @@ def walk(data: bytes, start: int, segment_bytes: int) -> tuple[list[LoggedMessag
     return found, None
 
 
+def is_change_valid(before: bytes, changed: bytes, start: int, segment_bytes: int) -> bool:
+    """Return whether a changed record of a log passes all checks: without its CRC property it could be Java's."""
+    found, _ = walk(before, start, segment_bytes)
+    for each in found:
+        first = each.record.log_offset - start
+        end = first + each.record.size
+        if changed[first:end] != before[first:end]:
+            record = parse_record(changed, first, len(changed))
+            if not isinstance(record, str) and record.log_offset == each.record.log_offset:
+                sums = record.body_start, record.body_end, record.body_crc
+                if record_fault(changed, first, record.size, *sums) is None:
+                    return True
+    return False
+
+
 def without_filler(data: bytes, start: int, segment_bytes: int) -> bytes:
     """Return a log with zeros in place of the filler at the ends of its files."""
     found, _ = walk(data, start, segment_bytes)

@@ -50,7 +50,8 @@ class QueuePlace(NamedTuple):
 class SentMessage:
     """A message that a producer made. `rejections`: how often its consumer sends it back.
 
-    `is_half`: whether it is sent in a transaction; `outcome`: what its producer decided, None if it has not yet.
+    `is_half`: whether it is sent in a transaction; `outcome`: what its producer decided, None if it has not yet, and
+    `decided_us`: when.
     `timer_ms`: delay of a timed message, 0 of others.
     """
 
@@ -66,12 +67,17 @@ class SentMessage:
     attempts: list["Attempt"] = field(default_factory=list)
     is_half: bool = False
     outcome: TransactionState | None = None
+    decided_us: int = 0
     timer_ms: int = 0
 
     @property
     def is_late(self) -> bool:
         """Return whether the message is delayed: stored in a system topic first, and in its own topic at its time."""
         return self.delay_level > 0 or self.timer_ms > 0
+
+    def decide(self, outcome: TransactionState, now_us: int) -> None:
+        """Record what its producer decides."""
+        self.outcome, self.decided_us = outcome, now_us
 
     def is_stored_in(self, group: str) -> bool:
         """Return whether a broker group has reported the message as stored."""
@@ -159,6 +165,21 @@ class Recall(NamedTuple):
     confirmed_us: int = 0
 
 
+class OffsetEvent(NamedTuple):
+    """A consumer commits an offset, requests the committed one, or receives it.
+
+    `number`: of the request; `what`: "commit", "committed", "asked" or "reported".
+    """
+
+    at_us: int
+    number: int
+    what: str
+    process: str
+    consumer_group: str
+    queue: BrokerQueue
+    offset: int = 0
+
+
 class ExpectedState:
     """The expected state of one run."""
 
@@ -170,6 +191,8 @@ class ExpectedState:
         """Consumer group to unique key to the number of deliveries."""
         self.commits: dict[tuple[str, str, int, str], dict[int, int]] = {}
         """(broker group, topic, queue id, consumer group) to committed offsets, each with its last commit's time."""
+        self.offset_events: list[OffsetEvent] = []
+        """Commits, and requests for offsets, of consumers that send frames."""
         self.finished: dict[str, set[str]] = {}
         """Consumer group to the unique keys that a consumer has finished."""
         self.confirmed_commits: list[Attempt] = []

@@ -15,7 +15,7 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from lab.sim.checkers.logs import read_log, walk
+from lab.sim.checkers.logs import is_change_valid, read_log, walk
 from lab.sim.world.cluster import Cluster, Host
 from lab.sim.world.disk import SECTOR_BYTES, DiskEffect
 from lab.sim.world.plan import has_access
@@ -26,7 +26,6 @@ from tandemq.codec.record.entries import (
     INDEX_SLOT_BYTES,
     QUEUE_ENTRY_BYTES,
 )
-from tandemq.codec.record.record import parse_record, record_fault
 from tandemq.model.topic import (
     HALF_TOPIC,
     OP_HALF_TOPIC,
@@ -195,21 +194,12 @@ class StorageFaults:
         host.machine.disk.replace(path, bytes(data))
 
     def _passes(self, host: Host, path: str, changed: bytes) -> bool:
-        """Whether a changed record of a log file passes all checks: without its CRC property it could be Java's."""
+        """Whether a changed record of a log file passes all checks."""
         if not path.startswith("commitlog/"):
             return False
-        before, start = self._content(host, path), int(path.rpartition("/")[2])
-        found, _ = walk(before, start, host.config.segment_bytes)
-        for each in found:
-            first = each.record.log_offset - start
-            end = first + each.record.size
-            if changed[first:end] != before[first:end]:
-                record = parse_record(changed, first, len(changed))
-                if not isinstance(record, str) and record.log_offset == each.record.log_offset:
-                    sums = record.body_start, record.body_end, record.body_crc
-                    if record_fault(changed, first, record.size, *sums) is None:
-                        return True
-        return False
+        return is_change_valid(
+            self._content(host, path), changed, int(path.rpartition("/")[2]), host.config.segment_bytes
+        )
 
     def _damage_log_file(self, host: Host) -> None:
         paths = [path for path in self._files(host, "commitlog/") if self._safe_size(host, path)]

@@ -12,7 +12,7 @@ from random import Random
 import msgspec
 
 from lab.sim.checkers.deliveries import RECONSUME_MAX, Deliveries, records_in
-from lab.sim.checkers.model import TOPICS, BrokerQueue, ExpectedState
+from lab.sim.checkers.model import TOPICS, BrokerQueue, ExpectedState, OffsetEvent
 from lab.sim.workload.raw_client import RawClient
 from lab.sim.world.world import Violation, World
 from tandemq.codec.record.record import decode_message
@@ -220,14 +220,25 @@ class Consumer(RawClient):
             "queueId": str(cursor.queue_id),
             "setZeroIfNotFound": "false",
         }
+        number = self._record_offset("asked", cursor)
         self.ask(
             member[1],
             Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields),
             1_500,
-            lambda answer: self._heard_offset(cursor, member[0], answer),
+            lambda answer: self._heard_offset(cursor, member[0], number, answer),
         )
 
-    def _heard_offset(self, cursor: QueueCursor, source: int, answer: Command | None) -> None:
+    def _record_offset(self, what: str, cursor: QueueCursor, offset: int = 0, number: int = 0) -> int:
+        """Record a request for the judge, or its outcome; return its number."""
+        events = self._expected.offset_events
+        number = number or len(events) + 1
+        queue = BrokerQueue(cursor.group, cursor.topic, cursor.queue_id)
+        events.append(OffsetEvent(self._world.now_us, number, what, self.name, self.group, queue, offset))
+        return number
+
+    def _heard_offset(self, cursor: QueueCursor, source: int, number: int, answer: Command | None) -> None:
+        if answer is not None and answer.code in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
+            self._record_offset("reported", cursor, int(answer.fields.get("offset") or 0), number)
         if answer is not None and answer.code == 0:
             cursor.next_offset = cursor.committed = int(answer.fields["offset"])
             self._pull(cursor)
@@ -257,6 +268,7 @@ class Consumer(RawClient):
         self._expected.record_commit(
             cursor.group, cursor.topic, cursor.queue_id, self.group, offset, self._world.now_us
         )
+        number = self._record_offset("commit", cursor, offset)
         fields = {
             "consumerGroup": self.group,
             "topic": cursor.topic,
@@ -267,12 +279,14 @@ class Consumer(RawClient):
             master[1],
             Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields),
             1_500,
-            lambda answer: self._committed(cursor, answer),
+            lambda answer: self._committed(cursor, number, answer),
         )
 
-    def _committed(self, cursor: QueueCursor, answer: Command | None) -> None:
+    def _committed(self, cursor: QueueCursor, number: int, answer: Command | None) -> None:
         if answer is None:
             cursor.committed = -1
+        elif answer.code == ResponseCode.SUCCESS:
+            self._record_offset("committed", cursor, number=number)
 
     # Pulling.
 
@@ -291,6 +305,7 @@ class Consumer(RawClient):
             flags |= COMMIT
             commit = cursor.committable
             cursor.committed = max(cursor.committed, commit)
+            self._record_offset("commit", cursor, commit)
             self._expected.record_commit(
                 cursor.group, cursor.topic, cursor.queue_id, self.group, commit, self._world.now_us
             )

@@ -52,6 +52,7 @@ class TransactingApplication(Application):
     ) -> None:
         """An application whose client starts with the first turn. `on_response` is called with every response."""
         super().__init__(context, name, ip, random)
+        self._world = context.world
         self._factory = MessageFactory(context.world, name, random, frozenset(), uses_late=False)
         self._options = ProducerOptions(
             group=f"P-{name}",
@@ -111,7 +112,7 @@ class TransactingApplication(Application):
     def _stored(self, wanted: SentMessage, ticket: TransactionTicket, _done: object) -> None:
         if ticket.error is not None:
             self._open.pop(ticket, None)
-            wanted.outcome = ROLLBACK
+            wanted.decide(ROLLBACK, self._world.now_us)
             return
         delay_ms = self.random.choice((0, 0, 0, 50, 1_000, 4_000, 8_000))
         self.timers.at(0, lambda now: self.after(delay_ms, now, partial(self._decide, wanted, ticket)))
@@ -122,7 +123,8 @@ class TransactingApplication(Application):
         half = ticket.result()
         if self.random.random() < 0.15:
             self._send_wrong_end(half, now)
-        state = wanted.outcome = COMMIT if self.random.random() < 0.7 else ROLLBACK
+        state = COMMIT if self.random.random() < 0.7 else ROLLBACK
+        wanted.decide(state, self._world.now_us)
         self._core.end(ticket, state, now).then(partial(self._ended, wanted, half, state))
         if self.random.random() < 0.1:
             self._repeat(half, state, now)
@@ -179,5 +181,5 @@ class TransactingApplication(Application):
         if wanted is None or (wanted.key, wanted.topic) != (check.message.unique_key, check.message.topic):
             raise Violation("I11", f"{self.name} was asked for a transaction that was not sent: {check.message}")
         if wanted.outcome is None and (self.is_hasty or self.random.random() < 0.7):
-            wanted.outcome = COMMIT if self.random.random() < 0.6 else ROLLBACK
+            wanted.decide(COMMIT if self.random.random() < 0.6 else ROLLBACK, self._world.now_us)
         self._core.answer(check, wanted.outcome or UNKNOWN, now)

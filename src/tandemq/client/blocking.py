@@ -254,6 +254,11 @@ class BlockingPoppedMessage(_BlockingDelivery[PoppedMessage]):
         """Number of deliveries of the message, this one included."""
         return self._inner.delivery_count
 
+    @property
+    def popped_at(self) -> float:
+        """When the broker popped it, by the broker's clock, in seconds since 1970: its invisible time began then."""
+        return self._inner.popped_at
+
     ack = _blocking(PoppedMessage.ack)
     """Acknowledge the message; see `PoppedMessage.ack`."""
     retry = _blocking(PoppedMessage.retry)

@@ -29,6 +29,7 @@ from typing import Any
 
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped, SessionExpiredError
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
@@ -69,6 +70,8 @@ RETRY_SECONDS_MAX = 1.0
 READS_MAX = 5
 """Maximum number of reads of a node that appears and disappears; then the outcome is Unknown."""
 CLOSE_SECONDS = 2
+REFUSED_TIMEOUTS = 2
+"""After how many session timeouts of handshakes without a response a session is given up."""
 _log = logging.getLogger(__name__)
 
 _OUTCOMES: dict[type[Exception], Outcome] = {
@@ -95,17 +98,42 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
 
     With a single server kazoo waits for the response to a handshake as long as the session timeout. Here it waits half
     of that, so that the handshake can be repeated before the session expires.
+
+    Servers whose data were replaced by an older copy close each connection of a client that has seen newer data,
+    without a response, as long as it names these. Kazoo would repeat that for ever, so a session is given up once
+    handshakes have ended like this for `REFUSED_TIMEOUTS` session timeouts: it has expired by then, and a new one names
+    no data.
     """
 
     negotiated_ms = 0
     handshake_seconds_max = 0.0
+    refused_since_ms: int | None = None
+    """Time of the first of the handshakes without a response since the last one with a response."""
 
     def _invoke(self, timeout: float, request: object, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
             return super()._invoke(timeout, request, xid)
-        result = super()._invoke(min(timeout, self.handshake_seconds_max), request, xid)
+        try:
+            result = super()._invoke(min(timeout, self.handshake_seconds_max), request, xid)
+        except ConnectionDropped:
+            self._refused(request)
+            raise
+        self.refused_since_ms = None
         self.negotiated_ms = int(result[0].time_out)
         return result
+
+    def _refused(self, request: Connect) -> None:
+        """Note a handshake without a response.
+
+        Raises:
+            SessionExpiredError: this has lasted so long that the session is over.
+        """
+        now_ms = read_clock().mono_ms
+        if self.refused_since_ms is None:
+            self.refused_since_ms = now_ms
+        if request.session_id and now_ms - self.refused_since_ms > REFUSED_TIMEOUTS * self.negotiated_ms:
+            self.refused_since_ms = None
+            raise SessionExpiredError("no server has answered a handshake for longer than the session timeout")
 
 
 class ZooKeeperRegistry:

@@ -76,6 +76,11 @@ class PoppedMessage(MessageView):
         return self._delivery.is_ended
 
     @property
+    def popped_at(self) -> float:
+        """When the broker popped it, by the broker's clock, in seconds since 1970: its invisible time began then."""
+        return self._delivery.handle.pop_ms / 1_000
+
+    @property
     def delivery_count(self) -> int:
         """Number of deliveries of the message, this one included."""
         return self.stored.reconsume_times + 1

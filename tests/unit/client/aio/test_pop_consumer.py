@@ -111,6 +111,7 @@ async def test_message_that_is_neither_acknowledged_nor_renewed_comes_back(tande
         (first,) = await take(consumer, 1)
         (again,) = await take(consumer, 1)
         assert (first.body, first.delivery_count, again.delivery_count) == (b"0", 1, 2)
+        assert again.popped_at >= first.popped_at + 1 > 1e9
         assert again.topic == "T"
         await again.change_invisible(600)
         assert await consumer.receive(3) is None
