@@ -21,6 +21,8 @@ SEEDS, RUNS = 100, 6
 """Seeds and runs of one piece."""
 SEED_BEGIN = 300_000
 """First seed of the first night; later ones go on where the last one ended."""
+AT_ONCE = ((), ("--at-once", "2"), ("--at-once", "3"), ("--beyond",))
+"""Faults at once of the pieces with real processes, in turn."""
 CLIENT_SECONDS = 60
 CLIENTS = ("4.9.8", "5.3.3", "5.5.0", "pop-5.3.3", "go", "cpp", "grpc-java", "grpc-node", "grpc-python", "grpc-rust")
 FAST_SESSION_MS = 500
@@ -86,13 +88,19 @@ def read_seeds(piece: Piece, directory: Path, _done: subprocess.CompletedProcess
 
 
 def _chaos(first: int, directory: Path) -> list[str]:
-    return _python("-m", "chaos.run", "--seed", first, "--runs", RUNS, "--reports", directory)
+    return _python("-m", "chaos.run", "--seed", first, "--runs", RUNS, "--reports", directory, *_chaos_words(first))
+
+
+def _chaos_words(first: int) -> tuple[str, ...]:
+    """Return how many faults there are at once in the runs of a piece."""
+    return AT_ONCE[first // RUNS % len(AT_ONCE)]
 
 
 def read_runs(piece: Piece, directory: Path, _done: subprocess.CompletedProcess[str]) -> None:
     """Count the runs with real processes."""
     for report in _reports(directory):
-        _add_report(piece, report, _features(report), f"python -m chaos.run --runs 1 --seed {report['seed']}")
+        words = ("python -m chaos.run --runs 1 --seed", str(report["seed"]), *_chaos_words(piece.first))
+        _add_report(piece, report, _features(report), " ".join(words))
 
 
 def _features(report: dict[str, Any]) -> list[str]:

@@ -47,7 +47,7 @@ def test_runs_with_real_processes_are_counted(tmp_path: Path) -> None:
     read_runs(found, tmp_path, DONE)
     assert {name: (count.runs, count.times) for name, count in found.faults.items()} == {"kill": (1, 2), "eio": (1, 1)}
     assert "static topics" in found.faults["kill"].features
-    assert found.violations == [Violation("python -m chaos.run --runs 1 --seed 7", "I1: lost")]
+    assert found.violations == [Violation("python -m chaos.run --runs 1 --seed 7 --at-once 2", "I1: lost")]
     assert found.figures == {"SEND_OK": 40}
 
 
