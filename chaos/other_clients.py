@@ -1,7 +1,7 @@
 """Clients of RocketMQ in other languages, unmodified, under the faults of `chaos.kills`.
 
     name                  producers        consumers of TOPIC               in order (ORDERED)   transactions
-    4.9.8, 5.3.3, 5.5.0   Java, remoting   push                             push                 yes
+    4.9.8, 5.3.3, 5.5.0   Java, remoting   push; of 5.x also one that pops  push                 yes
     go                    Go, remoting     push                             push                 yes
     cpp                   C++, remoting    push                             push                 the binding has none
     java-5.2.0, …         gRPC             push and simple (Rust: simple)   push, FIFO           yes
@@ -32,8 +32,11 @@ from tests.interop.java import CLIENT_VERSIONS, PeerError, wait_until
 from tests.interop.peers import NEWEST_VERSION
 
 TOPIC, ORDERED, QUEUES = "Killed", "KilledInOrder", 4
-READERS, ORDERED_READERS, SIMPLE_READERS = "killed-readers", "killed-ordered-readers", "killed-simple-readers"
+READERS, ORDERED_READERS = "killed-readers", "killed-ordered-readers"
+SIMPLE_READERS, POPPERS = "killed-simple-readers", "killed-poppers"
 JAVA = (*CLIENT_VERSIONS, NEWEST_VERSION)
+POPPING = JAVA[1:]
+"""Java clients whose push consumers can pop."""
 GO, CPP = "go", "cpp"
 NAMES = (*JAVA, GO, CPP, *LANGUAGES)
 """Clients by name."""
@@ -51,7 +54,8 @@ _END_S = 60.0
 _SINGLE_ADDRESS = ("node", "rust")
 """Clients that take the address of one proxy only."""
 _MESSAGE_GROUPS = 4
-_REQUEST_ID = re.compile(r"request-id=[^,\]]*,? ?")
+_OF_ONE_REQUEST = re.compile(r"request-id=[^,\]]*,? ?| \(\d{4}-[^)]*\)|after [\d.]+s")
+"""What differs between errors of one kind."""
 
 
 class OtherClients(ABC):
@@ -100,8 +104,8 @@ class OtherClients(ABC):
 
 
 def _delivered(group: str, event: Event) -> Delivered:
-    """Return a delivery that a remoting client has reported."""
-    is_first = not event.get("reconsumeTimes", event.get("times", 0))
+    """Return a delivery that a remoting client has reported; those of pops may have offsets of a retry topic."""
+    is_first = not event.get("reconsumeTimes", event.get("times", 0)) and group != POPPERS
     queue_id, offset = event.get("queueId", event.get("queue")), event.get("queueOffset", event.get("offset"))
     topic, body = str(event["topic"]), str(event["body"])
     if not is_first or queue_id is None or offset is None:
@@ -111,7 +115,7 @@ def _delivered(group: str, event: Event) -> Delivered:
 
 def _add_send(observed: Observed, process: str, topic: str, body: str, event: Event, *, is_half: bool = False) -> None:
     if event["event"] != "sent":
-        text = _REQUEST_ID.sub("", str(event.get("text", "")))
+        text = _OF_ONE_REQUEST.sub("", str(event.get("text", "")))
         observed.errors[f"{event.get('class', '')}: {text[:100]}"] += 1
         observed.sent.append(Sent(process, topic, body, event["at_ms"], is_half=is_half))
         return
@@ -202,6 +206,13 @@ class JavaClients(RemotingClients):
             READERS: java.begin("push", topic=TOPIC, group=READERS, **reading),
             ORDERED_READERS: java.begin("push", topic=ORDERED, group=ORDERED_READERS, orderly=True, **reading),
         }
+        if version in POPPING:
+            mode = ("-c", "DefaultCluster", "-t", TOPIC, "-g", POPPERS, "-m", "POP", "-q", "0")
+            told = java.mqadmin("setConsumeMode", "-n", str(java.defaults["namesrv"]), *mode)
+            if "success" not in told:
+                raise PeerError(f"the group {POPPERS} cannot pop: {told}")
+            self.groups[POPPERS] = TOPIC
+            self._consumers[POPPERS] = java.begin("push", topic=TOPIC, group=POPPERS, pop=True, **reading)
 
 
 class GoClients(RemotingClients):
@@ -342,7 +353,7 @@ class GrpcClients(OtherClients):
             observed.decided += self._decisions
             observed.delivered += [_grpc_delivered(SIMPLE_READERS, event) for event in self._simple]
             observed.confirmed.update(self._confirmed)
-            texts = [_REQUEST_ID.sub("", str(event.get("text"))) for event in self._refused]
+            texts = [_OF_ONE_REQUEST.sub("", str(event.get("text"))) for event in self._refused]
             observed.errors.update(f"receive: {text[:100]}" for text in texts)
         observed.decided.sort(key=lambda one: one.at_ms)
         self.observed = observed
