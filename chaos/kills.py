@@ -64,7 +64,7 @@ class Plan(NamedTuple):
     """"ours", or one of `other_clients.NAMES`."""
     seed: int = 1
     faults: tuple[str, ...] = ()
-    """Kinds of faults; empty: all that the brokers can have and the clients notice."""
+    """Kinds of faults; empty: all that the brokers can have, and the clients notice and survive."""
     seconds: float = 60.0
     """How long faults begin."""
     down_s: float = 4.0
@@ -75,7 +75,7 @@ class Plan(NamedTuple):
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of faults."""
         of_clients = kinds_of(self.role)
-        if self.clients not in LANGUAGES:
+        if self.clients not in LANGUAGES or self.clients in other_clients.KEEPS_STREAM:
             of_clients = tuple(kind for kind in of_clients if kind != "kill-proxy")
         return self.faults or of_clients
 
