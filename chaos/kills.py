@@ -22,9 +22,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 
@@ -53,7 +54,8 @@ _READ_S = 60.0
 _SHOWN = 3
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Plan:
     """What a run does."""
 
     brokers: str = OURS
