@@ -66,7 +66,7 @@ class Plan:
     """"ours", or one of `other_clients.NAMES`."""
     seed: int = 1
     faults: tuple[str, ...] = ()
-    """Kinds of faults; empty: all that the brokers can have, and the clients notice and survive."""
+    """Kinds of faults; empty: all that the brokers can have, and the clients notice."""
     seconds: float = 60.0
     """How long faults begin."""
     down_s: float = 4.0
@@ -77,7 +77,7 @@ class Plan:
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of faults."""
         of_clients = kinds_of(self.role)
-        if self.clients not in LANGUAGES or self.clients in other_clients.KEEPS_STREAM:
+        if self.clients not in LANGUAGES:
             of_clients = tuple(kind for kind in of_clients if kind != "kill-proxy")
         return self.faults or of_clients
 
@@ -162,7 +162,14 @@ def _run_others(plan: Plan, group: Group, file: Any, directory: Path) -> tuple[d
     """Run clients in another language; return their figures and violations."""
     name, system = _names(plan)
     with ExitStack() as stack:
-        clients = other_clients.start(plan.clients, group.address, group.endpoints, directory, stack)
+        clients = other_clients.start(
+            plan.clients,
+            group.address,
+            group.endpoints,
+            directory,
+            stack,
+            loses_proxies="kill-proxy" in plan.kinds(),
+        )
         clients.wait_started()
         _inject(plan, group)
         clients.stop_sending()

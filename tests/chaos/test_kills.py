@@ -24,7 +24,6 @@ def test_every_kind_of_fault_comes_once_before_one_comes_again() -> None:
     [
         ("elect", "java-5.2.0", KINDS),
         ("elect", "go", [kind for kind in KINDS if kind != "kill-proxy"]),
-        ("elect", "rust", [kind for kind in KINDS if kind != "kill-proxy"]),
         ("SYNC_MASTER", "node", FIXED_KINDS),
         ("ASYNC_MASTER", "ours", [kind for kind in FIXED_KINDS if kind != "kill-proxy"]),
     ],
