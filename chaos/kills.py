@@ -2,12 +2,12 @@
 
     python -m chaos.kills --brokers 5.3.3 --role SYNC_MASTER                 TandemQ's clients, brokers of Java
     python -m chaos.kills --role elect --clients go --seed 7                 RocketMQ's Go client, TandemQ's brokers
-    python -m chaos.kills --role elect --clients node --faults kill switch   only these faults
+    python -m chaos.kills --role elect --clients node --faults kill,switch   only these faults
 
 Clients: `chaos.other_clients`. Faults: `chaos.kill_groups`; each chosen kind is injected once, in an order that the
 seed draws, then again. Brokers have ASYNC_FLUSH; kill -9 leaves what they have written. Each run leaves a JSON report,
-as `chaos.run` does, and its history. Needs Java 17 and Maven, or what builds the client. Exit code 3: there was a
-violation; 2: the run itself failed.
+as `chaos.run` does, one with violations its history, stores and logs too. Needs Java 17 and Maven, or what builds the
+client. Exit code 3: there was a violation; 2: the run itself failed.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from chaos.other_clients import ORDERED, ORDERED_READERS, QUEUES, TOPIC
 from chaos.own_clients import OwnClients
 from chaos.pops import INVISIBLE_S
 from chaos.recorder import Recorder, content_hash
+from chaos.run import HISTORY
 from judge.verdict import Verdict, judge
 from judge.writing import HistoryWriter
 from tandemq import Admin, PullConsumer
@@ -106,13 +107,7 @@ def run(plan: Plan, directory: Path, history: Path) -> dict[str, Any]:
     with history.open(encoding="utf-8") as file:
         verdict = judge(file)
     report: dict[str, Any] = {
-        "seed": plan.seed,
-        "mode": plan.role,
-        "members": 2,
-        "registry": "namesrv" if group.elects else "none",
-        "flushDiskType": "ASYNC_FLUSH",
-        "brokers": plan.brokers,
-        "clients": plan.clients,
+        **_planned(plan),
         "faults": group.faults,
         "fault_counts": dict(Counter(fault["fault"] for fault in group.faults)),
         "seconds": round(time.monotonic() - begun, 1),
@@ -122,6 +117,19 @@ def run(plan: Plan, directory: Path, history: Path) -> dict[str, Any]:
     }
     report["violations"] = _of_judge(verdict) + violations
     return report
+
+
+def _planned(plan: Plan) -> dict[str, Any]:
+    """Return what the report says of the plan, under the names of `chaos.run`."""
+    return {
+        "seed": plan.seed,
+        "mode": plan.role,
+        "members": 2,
+        "registry": "namesrv" if plan.role == ELECT else "none",
+        "flushDiskType": "ASYNC_FLUSH",
+        "brokers": plan.brokers,
+        "clients": plan.clients,
+    }
 
 
 def _of_judge(verdict: Verdict) -> list[str]:
@@ -241,7 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--down", type=float, default=4.0, help="longest duration of a fault, seconds")
     parser.add_argument("--gap", type=float, default=-1.0, help="seconds between faults; default: by the clients")
     parser.add_argument("--reports", type=Path, default=Path("build/chaos"), help="where the JSON report goes")
-    parser.add_argument("--history", type=Path, metavar="FILE", help="default: beside the report")
+    parser.add_argument("--history", type=Path, metavar="FILE", help="default: among the stores and logs")
     parser.add_argument("--keep", action="store_true", help="keep stores and logs")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args(arguments)
@@ -267,26 +275,29 @@ def _run_and_tell(plan: Plan, args: argparse.Namespace) -> int:
     console = Console(highlight=False, stderr=args.json)
     args.reports.mkdir(parents=True, exist_ok=True)
     stem = f"kills-{plan.clients}-{plan.brokers}-{plan.role}-{plan.seed}"
-    history = args.history or args.reports / f"{stem}.history.jsonl"
-    history.parent.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="tandemq-kills-"))
+    history = args.history or directory / HISTORY
+    history.parent.mkdir(parents=True, exist_ok=True)
+    code = 0
     try:
         report = run(plan, directory, history)
     except (PeerError, TimeoutError, TandemError) as error:
-        console.print(f"the run failed: {error}\nits logs are in {directory}", markup=False)
-        return EXIT_FAILED
+        code = EXIT_FAILED
+        report = {**_planned(plan), "violations": [f"I14: the run failed: {error}"]}
     (args.reports / f"{stem}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if args.json:
         sys.stdout.write(json.dumps(report) + "\n")
     shown = {key: report.get(key) for key in ("acknowledged", "failed", "delivered", "duplicates", "rewinds")}
-    console.print(f"{stem}: {report['fault_counts']} {shown}; the history is {history}", markup=False)
+    console.print(f"{stem}: {report.get('fault_counts')} {shown}", markup=False)
     for text in report["violations"]:
         console.print(f"     {text}", style="red", markup=False)
+    if report["violations"] and history.exists():
+        shutil.copyfile(history, args.reports / f"{stem}.history.jsonl")
     if report["violations"] or args.keep:
         console.print(f"its stores and logs are in {directory}")
     else:
         shutil.rmtree(directory, ignore_errors=True)
-    return EXIT_VIOLATION if report["violations"] else 0
+    return code or (EXIT_VIOLATION if report["violations"] else 0)
 
 
 if __name__ == "__main__":

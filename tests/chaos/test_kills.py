@@ -1,13 +1,16 @@
 """The plan of a run of `chaos.kills`, and its command line."""
 
+import json
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from chaos import kills
 from chaos.kill_groups import FIXED_KINDS, KINDS, turns
+from tests.interop.java import PeerError
 
 
 def test_every_kind_of_fault_comes_once_before_one_comes_again() -> None:
@@ -49,3 +52,18 @@ def test_command_says_what_is_wrong(words: list[str], complaint: str, capsys: py
         kills.main(words)
     assert caught.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_run_that_fails_leaves_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise PeerError("there is no Go")
+
+    monkeypatch.setattr(kills, "run", fail)
+    words = ["--clients", "go", "--role", "elect", "--seed", "4", "--reports", str(tmp_path), "--json"]
+    assert kills.main(words) == kills.EXIT_FAILED
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((tmp_path / "kills-go-ours-elect-4.json").read_text())
+    assert (report["seed"], report["mode"], report["clients"]) == (4, "elect", "go")
+    assert report["violations"] == ["I14: the run failed: there is no Go"]
