@@ -93,7 +93,7 @@ class Group(Protocol):
             random: draws.
             seconds: how long faults begin.
             down_s: longest duration of a fault; a pause lasts longer than a session.
-            gap_s: time between the end of a fault and the next one.
+            gap_s: time before each fault.
         """
         ...
 
@@ -116,7 +116,8 @@ class _Drawn(Faults):
     """Faults of an elected group, of the kinds that were chosen."""
 
     def begin(self, kind: str, down_s: float, gap_s: float) -> None:
-        """Inject a fault, and wait."""
+        """Wait, and inject a fault."""
+        time.sleep(gap_s)
         self._revive()
         world, lasts = self._world, down_s * self._random.choice(_SHARES)
         master = world.master or world.brokers[0]
@@ -142,7 +143,6 @@ class _Drawn(Faults):
             self._apart(master, lasts)
         self.done.append({"fault": kind, "broker": place, "at": round(at, 2), "seconds": lasts} | self._more)
         self._more = {}
-        time.sleep(gap_s)
 
     def end(self) -> None:
         """Start what ended by itself."""
@@ -256,13 +256,13 @@ class Pair:
         """See `Group`."""
         begun = time.monotonic()
         for kind in turns(kinds, random, seconds):
+            time.sleep(gap_s)
             lasts, at = down_s * random.choice(_SHARES), time.monotonic() - begun
             if kind == "pause":
                 lasts += SESSION_S
             self._by_kind(kind)(lasts)
             place = {"kill-slave": self._slave.name, "kill-proxy": self._proxy.name}.get(kind, self._master.name)
             self.faults.append({"fault": kind, "broker": place, "at": round(at, 2), "seconds": lasts})
-            time.sleep(gap_s)
 
     def _by_kind(self, kind: str) -> Callable[[float], None]:
         return {

@@ -50,7 +50,8 @@ from tests.interop.peers import NEWEST_VERSION
 EXIT_FAILED, EXIT_VIOLATION = 2, 3
 GAPS = {"go": 15.0, "cpp": 15.0}
 """Seconds between faults by client: these ask for new routes every 30 s only, and others at once."""
-_GAP_S = 3.0
+_GAP_S, _JAVA_GAP_S = 3.0, 10.0
+"""Of other clients; of Java's brokers, whose slaves need so long to connect again."""
 _READ_S = 60.0
 _SHOWN = 3
 
@@ -73,7 +74,7 @@ class Plan:
     down_s: float = 4.0
     """Longest duration of a fault."""
     gap_s: float = -1.0
-    """Time between faults; negative: as the clients need it."""
+    """Time before each fault; negative: as clients and brokers need it."""
 
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of faults."""
@@ -146,7 +147,9 @@ def _names(plan: Plan) -> tuple[str, str]:
 
 
 def _inject(plan: Plan, group: Group) -> None:
-    gap_s = GAPS.get(plan.clients, _GAP_S) if plan.gap_s < 0 else plan.gap_s
+    gap_s = plan.gap_s
+    if gap_s < 0:
+        gap_s = max(GAPS.get(plan.clients, _GAP_S), _GAP_S if plan.brokers == OURS else _JAVA_GAP_S)
     group.inject(plan.kinds(), Random(plan.seed), plan.seconds, plan.down_s, gap_s)
 
 
@@ -247,7 +250,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="draws the faults")
     parser.add_argument("--seconds", type=float, default=60.0, help="of faults")
     parser.add_argument("--down", type=float, default=4.0, help="longest duration of a fault, seconds")
-    parser.add_argument("--gap", type=float, default=-1.0, help="seconds between faults; default: by the clients")
+    parser.add_argument("--gap", type=float, default=-1.0, help="seconds before each fault; default: by the clients")
     parser.add_argument("--reports", type=Path, default=Path("build/chaos"), help="where the JSON report goes")
     parser.add_argument("--history", type=Path, metavar="FILE", help="default: among the stores and logs")
     parser.add_argument("--keep", action="store_true", help="keep stores and logs")
