@@ -1,313 +1,238 @@
-"""Kill masters of unmodified Java brokers, or of TandemQ's, under load, and judge the history of the clients.
+"""Faults of brokers and proxies under unmodified clients, and a history of the clients that is judged.
 
-    python -m chaos.kills --brokers 5.3.3 --role SYNC_MASTER     TandemQ's clients, a master and a slave of Java
-    python -m chaos.kills --role elect --clients 5.3.3           Java's clients, two brokers of TandemQ that elect
+    python -m chaos.kills --brokers 5.3.3 --role SYNC_MASTER                 TandemQ's clients, brokers of Java
+    python -m chaos.kills --role elect --clients go --seed 7                 RocketMQ's Go client, TandemQ's brokers
+    python -m chaos.kills --role elect --clients node --faults kill,switch   only these faults
 
-Master and slave have ASYNC_FLUSH; kill -9 leaves what they have written. A master with a fixed role is started again
-some seconds after its death, a member that elects too, while the other one serves. Needs Java 17 and Maven. Exit code
-3: the judge found anomalies; 2: the run itself failed.
+Clients: `chaos.other_clients`. Faults: `chaos.kill_groups`; each chosen kind is injected once, in an order that the
+seed draws, then again. Brokers have ASYNC_FLUSH; kill -9 leaves what they have written. Each run leaves a JSON report,
+as `chaos.run` does, one with violations its history, stores and logs too. Needs Java 17 and Maven, or what builds the
+client. Exit code 3: there was a violation; 2: the run itself failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import shutil
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from random import Random
+from typing import Any
 
 from rich.console import Console
 
-from chaos.pops import INVISIBLE_S, PopHistory, consume
-from chaos.recorder import READER, Recorder, now_ms, read_all
-from judge.__main__ import main as judge
-from tandemq import Admin, Producer, PullConsumer
-from tandemq.client.connection import try_request
-from tandemq.coordination.registry.records import Mode
+from chaos import other_clients
+from chaos.brokers import GROUP
+from chaos.client_events import Held
+from chaos.kill_groups import ELECT, KINDS, OURS, Group, group_of, kinds_of
+from chaos.other_clients import ORDERED, ORDERED_READERS, QUEUES, TOPIC
+from chaos.own_clients import OwnClients
+from chaos.pops import INVISIBLE_S
+from chaos.recorder import Recorder, content_hash
+from chaos.run import HISTORY
+from judge.verdict import Verdict, judge
+from judge.writing import HistoryWriter
+from tandemq import Admin, PullConsumer
 from tandemq.errors import TandemError
-from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.model.command import Command
-from tandemq.model.message import Message
-from tests.interop.driver import Event, JavaDriver, Running
-from tests.interop.java import CLIENT_VERSIONS, SERVER_VERSIONS, PeerError, Value, wait_until
-from tests.interop.outages import cluster
-from tests.interop.peers import NEWEST_VERSION, Broker, NameServer, broker, name_server, start_registered
-from tests.interop.wire import registered_brokers
+from tandemq.model.group import ExponentialRetryPolicy, GroupRetryPolicy, SubscriptionGroupConfig
+from tests.interop.grpc_clients import LANGUAGES
+from tests.interop.java import SERVER_VERSIONS, PeerError, wait_until
+from tests.interop.peers import NEWEST_VERSION
 
-OURS, ELECT = "ours", "elect"
-TOPIC, GROUP, QUEUES = "Killed", "broker-a", 4
-EXIT_FAILED = 2
-_PRODUCERS = ("a", "b")
-_PACE_S, _FAILED_S, _OFFSETS_S, _COMMIT_S = 0.003, 0.05, 0.1, 1.0
-_PROMISES = {"pop_slack_ms": INVISIBLE_S * 1_000}  # when a message was popped is not known
-_DRAIN_S, _QUIET_S = 60.0, 3.0
-_RETRIES = 1_000
-"""Of a Java producer: attempts at an address that refuses connections take no time."""
-_WITHOUT_POPS = 2
-"""Number of clients that read, at brokers that have no pops."""
-STORE: dict[str, Value] = {"mappedFileSizeCommitLog": 16 << 20, "flushDiskType": "ASYNC_FLUSH"}
+EXIT_FAILED, EXIT_VIOLATION = 2, 3
+GAPS = {"go": 15.0, "cpp": 15.0}
+"""Seconds between faults by client: these ask for new routes every 30 s only, and others at once."""
+_GAP_S, _JAVA_GAP_S = 3.0, 10.0
+"""Of other clients; of Java's brokers, whose slaves need so long to connect again."""
+_READ_S = 60.0
+_SHOWN = 3
 
 
-class Members(NamedTuple):
-    """The name server, and the brokers of one group, which run."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run does."""
 
-    name_server: NameServer
-    brokers: list[Broker]
-    elects: bool
+    brokers: str = OURS
+    """"ours", or a version of RocketMQ."""
+    role: str = "SYNC_MASTER"
+    """SYNC_MASTER, ASYNC_MASTER or elect."""
+    clients: str = OURS
+    """"ours", or one of `other_clients.NAMES`."""
+    seed: int = 1
+    faults: tuple[str, ...] = ()
+    """Kinds of faults; empty: all that the brokers can have, and the clients notice."""
+    seconds: float = 60.0
+    """How long faults begin."""
+    down_s: float = 4.0
+    """Longest duration of a fault."""
+    gap_s: float = -1.0
+    """Time before each fault; negative: as clients and brokers need it."""
 
-    @property
-    def address(self) -> str:
-        """Return the address of the name server."""
-        return self.name_server.address
-
-    def master(self) -> Broker:
-        """Return the master: the first broker, or the one that was elected."""
-        if not self.elects:
-            return self.brokers[0]
-        found = wait_until(self._elected, what="a master is elected", within_s=30)
-        assert found is not None, "waited for"
-        return found
-
-    def _elected(self) -> Broker | None:
-        address = registered_brokers(self.name_server.port).get(GROUP, {}).get("0", "")
-        return next((one for one in self.brokers if one.is_running and one.address == address), None)
-
-
-@contextmanager
-def _members(kind: str, role: str, directory: Path) -> Iterator[Members]:
-    """Start the brokers. `role`: SYNC_MASTER, ASYNC_MASTER, or elect."""
-    if role == ELECT:
-        with cluster(Mode.ELECT, [GROUP], directory, flushDiskType="ASYNC_FLUSH") as found:
-            yield Members(found.namesrv, list(found.pairs[0]), elects=True)
-        return
-    with ExitStack() as stack:
-        server = name_server(kind, directory / "namesrv")
-        stack.enter_context(server)
-        server.start()
-        settings = {**STORE, "slaveReadEnable": True, "haClassicPeers": "127.0.0.1"}
-        if kind != OURS:
-            del settings["haClassicPeers"]
-        master = broker(kind, directory / "master", server, settings=settings, brokerRole=role)
-        slave_settings = {
-            **settings,
-            "brokerRole": "SLAVE",
-            "brokerId": 1,
-            "haMasterAddress": f"127.0.0.1:{master.ha_port}",
-        }
-        slave = broker(kind, directory / "slave", server, settings=slave_settings)
-        for one in (master, slave):
-            stack.callback(one.kill)
-            start_registered(one, server)
-        yield Members(server, [master, slave], elects=False)
+    def kinds(self) -> tuple[str, ...]:
+        """Return the kinds of faults."""
+        of_clients = kinds_of(self.role)
+        if self.clients not in LANGUAGES:
+            of_clients = tuple(kind for kind in of_clients if kind != "kill-proxy")
+        return self.faults or of_clients
 
 
-def _kill_masters(members: Members, seconds: float, down_s: float) -> int:
-    """Kill the master again and again, and start it some seconds later; return how often."""
-    until, kills = time.monotonic() + seconds, 0
-    while time.monotonic() < until:
-        time.sleep(down_s + 2.0)
-        master = members.master()
-        master.kill()
-        kills += 1
-        time.sleep(down_s)
-        start_registered(master, members.name_server) if not members.elects else master.start()
-    return kills
+def run(plan: Plan, directory: Path, history: Path) -> dict[str, Any]:
+    """Run once, write the history and judge it; return the report.
 
+    Args:
+        plan: what to do.
+        directory: of stores, homes and logs.
+        history: file for the history.
 
-class OwnClients:
-    """Two producers, a reader that commits, and an observer of its committed offsets: TandemQ's clients."""
-
-    def __init__(self, members: Members, recorder: Recorder) -> None:
-        self._members = members
-        self._recorder = recorder
-        self._is_over, self._drained = threading.Event(), threading.Event()
-        self._sent: set[str] = set()
-        senders = [threading.Thread(target=self._produce, args=(name,)) for name in _PRODUCERS]
-        others = [threading.Thread(target=self._read), threading.Thread(target=self._watch)]
-        self._popped = PopHistory(elects=members.elects, recorder=recorder, has_holds=True)
-        if not members.brokers[0].version.startswith("4."):
-            others.append(threading.Thread(target=self._pop))
-        self._senders, self._others = senders, others
-        for thread in (*senders, *others):
-            thread.start()
-
-    def finish(self) -> None:
-        """Stop sending, wait until the reader has everything that was acknowledged, or gets nothing more."""
-        self._is_over.set()
-        for thread in self._senders:
-            thread.join()
-        until = time.monotonic() + _DRAIN_S
-        while time.monotonic() < until and not self._is_drained():
-            time.sleep(_QUIET_S / 10)
-        self._drained.set()
-        for thread in self._others:
-            thread.join()
-        asyncio.run(_read_to_end(self._members.address, self._recorder))
-        self._recorder.settled()
-
-    def _is_drained(self) -> bool:
-        has_pops = len(self._others) > _WITHOUT_POPS
-        due = self._sent.union(tuple(self._popped.places.values()))
-        return self._recorder.has_read(self._sent) and not (has_pops and self._popped.missing(due))
-
-    def _pop(self) -> None:
-        consume(self._members.address, TOPIC, self._popped, self._drained)
-
-    def _produce(self, name: str) -> None:
-        asyncio.run(self._send(name))
-
-    async def _send(self, name: str) -> None:
-        async with Producer(self._members.address, group=f"killed-{name}", retries=0) as producer:
-            number = 0
-            while not self._is_over.is_set():
-                number += 1
-                body = f"{name}-{number}"
-                self._recorder.sending(name, body, sends=1)
-                try:
-                    result = await producer.send(Message(TOPIC, body.encode(), tags=name, keys=[body]))
-                except TandemError:
-                    self._recorder.failed(body)
-                    await asyncio.sleep(_FAILED_S)
-                    continue
-                queue = self._recorder.queue(result.queue.queue_id)
-                self._recorder.answered(body, result.status.name, queue, result.queue_offset)
-                if result.status.name == "SEND_OK":
-                    self._sent.add(body)
-                await asyncio.sleep(_PACE_S)
-
-    def _read(self) -> None:
-        read_all(self._members.address, TOPIC, self._recorder, self._drained, commit_s=_COMMIT_S)
-
-    def _watch(self) -> None:
-        while not self._drained.wait(_OFFSETS_S):
-            # The members of an elected group do not tell by this request which one is asked rightly.
-            if not self._members.elects and self._members.brokers[0].is_running:
-                self._ask(self._members.brokers[0])
-
-    def _ask(self, one: Broker) -> None:
-        for queue_id in range(QUEUES):
-            fields = {"consumerGroup": READER, "topic": TOPIC, "queueId": str(queue_id), "setZeroIfNotFound": "false"}
-            op = self._recorder.asking_offset(READER, self._recorder.queue(queue_id))
-            answer = try_request(one.address, Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
-            if answer is not None and answer.code == ResponseCode.SUCCESS:
-                self._recorder.offset(op, int(answer.fields["offset"]), one.name)
-
-
-class JavaClients:
-    """Two producers and a push consumer of an unmodified Java client, in one JVM; the history is made at the end."""
-
-    def __init__(self, members: Members, java: JavaDriver, recorder: Recorder) -> None:
-        self._members = members
-        self._recorder = recorder
-        limits: dict[str, str | int] = {"poll_ms": 1_000, "heartbeat_ms": 1_000}
-        self._producers: dict[str, Running] = {
-            name: java.begin(
-                "produce", topic=TOPIC, prefix=name, group=f"killed-{name}", interval_ms=3, timeout_ms=10_000,
-                attempt_ms=3_000, retries=_RETRIES, **limits,
-            )
-            for name in _PRODUCERS
-        }  # fmt: skip
-        self._consumer = java.begin(
-            "push", topic=TOPIC, group=READER, deadline_ms=3_600_000, pull_error_ms=500, **limits
-        )
-
-    def finish(self) -> None:
-        """Stop sending, wait until the consumer has everything that was acknowledged, and write the history."""
-        answers = {name: running.end() for name, running in self._producers.items()}
-        wanted = {
-            f"{name}-{event['index']}" for name, events in answers.items() for event in events if _is_stored(event)
-        }
-        until = time.monotonic() + _DRAIN_S
-        while time.monotonic() < until:
-            if wanted <= {event["body"] for event in self._consumer.events("message")}:
-                break
-            time.sleep(_QUIET_S / 10)
-        given = [event for event in self._consumer.end() if event["event"] == "message"]
-        self._write(answers, given)
-
-    def _write(self, answers: dict[str, list[Event]], given: list[Event]) -> None:
-        """Write all sends, then all deliveries, then what the queues have: times of Java's requests are not known."""
-        for name, events in answers.items():
-            for event in events:
-                if event["event"] in ("sent", "failed"):
-                    self._write_send(name, event)
-        for event in given:
-            queue = f"{event['topic']}/{GROUP}/{event['queueId']}"
-            fields = {"group": READER, "q": queue, "messages": [[event["queueOffset"], event["body"]]]}
-            self._recorder.writer.note(READER, "poll", t=event["at_ms"], partial=True, unordered=True, **fields)
-        asyncio.run(_read_to_end(self._members.address, self._recorder))
-        self._recorder.settled()
-
-    def _write_send(self, name: str, event: Event) -> None:
-        body, at_ms, writer = f"{name}-{event['index']}", event["at_ms"], self._recorder.writer
-        op = writer.invoke(name, "send", t=at_ms, id=body, topic=TOPIC, sends=_RETRIES + 1)
-        if event["event"] == "failed":
-            writer.end(name, "send", op, "unknown", t=at_ms)
-            return
-        queue = f"{TOPIC}/{GROUP}/{event['queueId']}"
-        fields = {"status": event["status"], "q": queue, "offset": event["queueOffset"]}
-        writer.end(name, "send", op, t=at_ms, **fields)
-
-
-def _is_stored(event: Event) -> bool:
-    return bool(event["event"] == "sent" and event["status"] == "SEND_OK")
-
-
-async def _read_to_end(address: str, recorder: Recorder) -> None:
-    """Record every queue from its beginning to its end, when nothing is sent any more."""
-    held: list[tuple[int, int, str, str]] = []
-    async with PullConsumer(address, group=f"{READER}-again") as consumer:
-        queues = await consumer.queues(TOPIC)
-        consumer.assign(queues)
-        ends = {queue: (await consumer.bounds(queue)).end for queue in queues}
-        for queue in queues:
-            consumer.seek(queue, 0)
-        until = time.monotonic() + _DRAIN_S
-        while any((consumer.position(queue) or 0) < end for queue, end in ends.items()):
-            for queue, message in await consumer.poll_queues(timeout_s=1.0):
-                body = message.body.decode(errors="replace")
-                held.append((queue.queue_id, message.queue_offset, body, message.tags))
-            if time.monotonic() > until:
-                raise PeerError(f"the queues cannot be read to their ends {ends}")
-    recorder.stored("broker", held, {queue.queue_id: end for queue, end in ends.items()})
-
-
-async def _create_topic(address: str) -> None:
-    async with Admin(address) as admin:
-        await admin.create_topic(TOPIC, queues=QUEUES, broker_name=GROUP)
-
-
-def run(brokers: str, role: str, clients: str, seconds: float, down_s: float, directory: Path, history: Path) -> int:
-    """Run once, write the history; return the number of kills."""
-    name = f"{'TandemQ' if brokers == OURS else f'RocketMQ {brokers}'} {role}"
-    with (
-        _members(brokers, role, directory) as members,
-        history.open("w", encoding="utf-8") as file,
-        ExitStack() as stack,
-    ):
-        wait_until(lambda: _try_create(members.address), what=f"topic {TOPIC}", within_s=30)
-        is_own = clients == OURS
-        clock = now_ms if is_own else lambda: time.time() * 1_000
-        recorder = Recorder(file, TOPIC, GROUP, run=f"clients {clients}", system=name, promises=_PROMISES, clock=clock)
-        started: OwnClients | JavaClients
-        if is_own:
-            started = OwnClients(members, recorder)
+    Raises:
+        PeerError, TimeoutError, TandemError: the run itself failed.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    with group_of(plan.brokers, plan.role, directory) as group, history.open("w", encoding="utf-8") as file:
+        has_types = plan.clients in LANGUAGES
+        wait_until(lambda: _try_prepare(group.address, has_types=has_types), what="topics and groups", within_s=30)
+        if plan.clients == OURS:
+            figures, violations = _run_own(plan, group, file)
         else:
-            java = stack.enter_context(JavaDriver(clients, directory / "clients", namesrv=members.address))
-            started = JavaClients(members, java, recorder)
-        kills = _kill_masters(members, seconds, down_s)
-        started.finish()
-    return kills
+            figures, violations = _run_others(plan, group, file, directory / "clients")
+        violations += group.end()
+    with history.open(encoding="utf-8") as file:
+        verdict = judge(file)
+    report: dict[str, Any] = {
+        **_planned(plan),
+        "faults": group.faults,
+        "fault_counts": dict(Counter(fault["fault"] for fault in group.faults)),
+        "seconds": round(time.monotonic() - begun, 1),
+        **figures,
+        "anomalies": dict(verdict.counts),
+        "not_judged": verdict.not_judged,
+    }
+    report["violations"] = _of_judge(verdict) + violations
+    return report
 
 
-def _try_create(address: str) -> bool:
+def _planned(plan: Plan) -> dict[str, Any]:
+    """Return what the report says of the plan, under the names of `chaos.run`."""
+    return {
+        "seed": plan.seed,
+        "mode": plan.role,
+        "members": 2,
+        "registry": "namesrv" if plan.role == ELECT else "none",
+        "flushDiskType": "ASYNC_FLUSH",
+        "brokers": plan.brokers,
+        "clients": plan.clients,
+    }
+
+
+def _of_judge(verdict: Verdict) -> list[str]:
+    found = []
+    for rule, count in verdict.counts.items():
+        first = next(one for one in verdict.anomalies if one.rule == rule)
+        found.append(f"judge: {count} {rule}, first: {first.text}, lines {first.lines} of the history")
+    return found
+
+
+def _names(plan: Plan) -> tuple[str, str]:
+    system = f"{'TandemQ' if plan.brokers == OURS else f'RocketMQ {plan.brokers}'} {plan.role}"
+    return f"seed {plan.seed}, clients {plan.clients}", system
+
+
+def _inject(plan: Plan, group: Group) -> None:
+    gap_s = plan.gap_s
+    if gap_s < 0:
+        gap_s = max(GAPS.get(plan.clients, _GAP_S), _GAP_S if plan.brokers == OURS else _JAVA_GAP_S)
+    group.inject(plan.kinds(), Random(plan.seed), plan.seconds, plan.down_s, gap_s)
+
+
+def _run_own(plan: Plan, group: Group, file: Any) -> tuple[dict[str, Any], list[str]]:
+    """Run TandemQ's clients; return their figures and violations."""
+    name, system = _names(plan)
+    promises = {"pop_slack_ms": INVISIBLE_S * 1_000}  # when a message was popped is not known
+    recorder = Recorder(file, TOPIC, GROUP, run=name, system=system, promises=promises)
+    clients = OwnClients(group, recorder)
+    _inject(plan, group)
+    clients.finish()
+    for queue in asyncio.run(_read_to_end(group.address, (TOPIC,))):
+        messages = [[offset, body, content_hash(body, body.partition("-")[0])] for offset, body in queue.messages]
+        fields: dict[str, Any] = {"from": 0, "next": queue.end, "messages": messages, "complete": True}
+        recorder.writer.note("broker", "read", q=recorder.queue(queue.queue_id), node="broker", **fields)
+    recorder.settled()
+    return clients.report(), []
+
+
+def _run_others(plan: Plan, group: Group, file: Any, directory: Path) -> tuple[dict[str, Any], list[str]]:
+    """Run clients in another language; return their figures and violations."""
+    name, system = _names(plan)
+    with ExitStack() as stack:
+        clients = other_clients.start(
+            plan.clients,
+            group.address,
+            group.endpoints,
+            directory,
+            stack,
+            loses_proxies="kill-proxy" in plan.kinds(),
+        )
+        clients.wait_started()
+        _inject(plan, group)
+        clients.stop_sending()
+        clients.drain()
+        clients.close()
+    held = asyncio.run(_read_to_end(group.address, (TOPIC, ORDERED)))
+    clients.observed.place(held)
+    writer = HistoryWriter(file, lambda: time.time() * 1_000, run=name, system=system)
+    clients.observed.write(writer, held)
+    violations = clients.observed.violations(held, clients.groups, has_acks=group.elects)
+    return clients.observed.report(), violations
+
+
+async def _read_to_end(address: str, topics: Sequence[str]) -> list[Held]:
+    """Return what every queue holds, when nothing is sent any more."""
+    found = []
+    for topic in topics:
+        async with PullConsumer(address, group=f"killed-{topic}-again") as consumer:
+            queues = await consumer.queues(topic)
+            consumer.assign(queues)
+            ends = {queue: (await consumer.bounds(queue)).end for queue in queues}
+            for queue in queues:
+                consumer.seek(queue, 0)
+            messages: dict[int, list[tuple[int, str]]] = {queue.queue_id: [] for queue in queues}
+            until = time.monotonic() + _READ_S
+            while any((consumer.position(queue) or 0) < end for queue, end in ends.items()):
+                for queue, message in await consumer.poll_queues(timeout_s=1.0):
+                    body = message.body.decode(errors="replace")
+                    messages[queue.queue_id].append((message.queue_offset, body))
+                if time.monotonic() > until:
+                    raise PeerError(f"the queues cannot be read to their ends {ends}")
+        found += [Held(topic, queue.queue_id, messages[queue.queue_id], end) for queue, end in ends.items()]
+    return found
+
+
+def _try_prepare(address: str, *, has_types: bool) -> bool:
+    """Create the topics, and the group that consumes in order; return whether that succeeded.
+
+    `has_types`: whether topics have the type of their messages.
+    """
+
+    async def prepare() -> None:
+        async with Admin(address) as admin:
+            for topic, kind in ((TOPIC, "MIXED"), (ORDERED, "FIFO")):  # gRPC clients send no others
+                of_type = {"+message.type": kind} if has_types else {}
+                await admin.create_topic(topic, queues=QUEUES, broker_name=GROUP, attributes=of_type)
+            policy = GroupRetryPolicy("EXPONENTIAL", ExponentialRetryPolicy(1_000, 10_000, 2))
+            in_order = SubscriptionGroupConfig(ORDERED_READERS, consume_message_orderly=True, group_retry_policy=policy)
+            await admin.create_group(in_order)
+
     try:
-        asyncio.run(_create_topic(address))
+        asyncio.run(prepare())
     except TandemError:
         return False
     return True
@@ -318,23 +243,64 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos.kills", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--brokers", choices=[OURS, *SERVER_VERSIONS, NEWEST_VERSION], default=OURS)
     parser.add_argument("--role", choices=["ASYNC_MASTER", "SYNC_MASTER", ELECT], default="SYNC_MASTER")
-    parser.add_argument("--clients", choices=[OURS, *CLIENT_VERSIONS, NEWEST_VERSION], default=OURS)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of kills")
-    parser.add_argument("--down", type=float, default=4.0, help="seconds from a kill to the restart")
-    parser.add_argument("--history", type=Path, metavar="FILE", default=Path("build/kills.jsonl"))
+    parser.add_argument("--clients", choices=[OURS, *other_clients.NAMES], default=OURS)
+    parser.add_argument(
+        "--faults", metavar="KIND", type=_kinds, default=(), help=f"kinds, with `,` between: {', '.join(KINDS)}"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="draws the faults")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of faults")
+    parser.add_argument("--down", type=float, default=4.0, help="longest duration of a fault, seconds")
+    parser.add_argument("--gap", type=float, default=-1.0, help="seconds before each fault; default: by the clients")
+    parser.add_argument("--reports", type=Path, default=Path("build/chaos"), help="where the JSON report goes")
+    parser.add_argument("--history", type=Path, metavar="FILE", help="default: among the stores and logs")
+    parser.add_argument("--keep", action="store_true", help="keep stores and logs")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args(arguments)
     if args.role == ELECT and args.brokers != OURS:
         parser.error("--role elect is of TandemQ's brokers: add --brokers ours")
-    console = Console(highlight=False)
-    args.history.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="tandemq-kills-") as directory:
-        try:
-            kills = run(args.brokers, args.role, args.clients, args.seconds, args.down, Path(directory), args.history)
-        except (PeerError, TimeoutError, TandemError) as error:
-            console.print(f"the run failed: {error}")
-            return EXIT_FAILED
-    console.print(f"{kills} kills")
-    return judge([str(args.history), "--show", "3"])
+    if wrong := sorted(set(args.faults) - set(kinds_of(args.role))):
+        parser.error(f"--role {args.role} has no faults {', '.join(wrong)}: choose of {', '.join(kinds_of(args.role))}")
+    if "kill-proxy" in args.faults and args.clients not in LANGUAGES:
+        parser.error(f"--clients {args.clients} does not use a gRPC proxy: leave out kill-proxy")
+    plan = Plan(args.brokers, args.role, args.clients, args.seed, args.faults, args.seconds, args.down, args.gap)
+    return _run_and_tell(plan, args)
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    found = tuple(word for word in text.split(",") if word)
+    if wrong := sorted(set(found) - set(KINDS)):
+        raise argparse.ArgumentTypeError(f"no faults {', '.join(wrong)}: choose of {', '.join(KINDS)}")
+    return found
+
+
+def _run_and_tell(plan: Plan, args: argparse.Namespace) -> int:
+    """Run, write the report, print it; return the exit code."""
+    console = Console(highlight=False, stderr=args.json)
+    args.reports.mkdir(parents=True, exist_ok=True)
+    stem = f"kills-{plan.clients}-{plan.brokers}-{plan.role}-{plan.seed}"
+    directory = Path(tempfile.mkdtemp(prefix="tandemq-kills-"))
+    history = args.history or directory / HISTORY
+    history.parent.mkdir(parents=True, exist_ok=True)
+    code = 0
+    try:
+        report = run(plan, directory, history)
+    except (PeerError, TimeoutError, TandemError) as error:
+        code = EXIT_FAILED
+        report = {**_planned(plan), "violations": [f"I14: the run failed: {error}"]}
+    (args.reports / f"{stem}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if args.json:
+        sys.stdout.write(json.dumps(report) + "\n")
+    shown = {key: report.get(key) for key in ("acknowledged", "failed", "delivered", "duplicates", "rewinds")}
+    console.print(f"{stem}: {report.get('fault_counts')} {shown}", markup=False)
+    for text in report["violations"]:
+        console.print(f"     {text}", style="red", markup=False)
+    if report["violations"] and history.exists():
+        shutil.copyfile(history, args.reports / f"{stem}.history.jsonl")
+    if report["violations"] or args.keep:
+        console.print(f"its stores and logs are in {directory}")
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+    return code or (EXIT_VIOLATION if report["violations"] else 0)
 
 
 if __name__ == "__main__":

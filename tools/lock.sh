@@ -1,6 +1,6 @@
 #!/bin/sh
 # Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock, -docs.lock, -console.lock, -s3.lock,
-# -grpc-client.lock, -release.lock, -kubernetes.lock and -aiokafka.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
+# -grpc-client.lock, -cpp-client.lock, -release.lock, -kubernetes.lock and -aiokafka.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
 # the oldest supported Python: its set covers the newer ones.
 set -eu
 cd "$(dirname "$0")/.."
@@ -56,6 +56,7 @@ apart s3 'The S3 server of the tests (moto), which needs other versions than req
     'moto[s3]>=5.1' 'flask>=3' 'flask-cors>=6'
 apart grpc-client "RocketMQ's Python gRPC client for the tests, whose generated classes of the protocol conflict with others." \
     'rocketmq-python-client==5.1.2'
+apart cpp-client "RocketMQ's C++ client with its Python binding, for clients under faults." 'rocketmq==0.4.4'
 apart release 'What `make release` checks its files with.' 'cyclonedx-python-lib[json-validation]>=11' 'twine>=6'
 apart kubernetes 'What validates the Helm chart for Kubernetes.' 'kubernetes-validate>=1.37'
 apart aiokafka "Kafka's Python client for \`python -m bench.beside_aiokafka\`." 'aiokafka>=0.14'

@@ -193,6 +193,7 @@ def peers() -> dict[str, list[str]]:
         "Java client": _found(java, f"CLIENT{pair}") + newest,
         "Java name server, broker": _found(java, f"SERVER{pair}") + newest,
         "Go client": _found("tests/interop/go/go.mod", rf"rocketmq-client-go/v2 v{number}"),
+        "C++ client": _found("requirements-cpp-client.lock", rf"rocketmq=={number}"),
         "gRPC client, Java": _found("tests/interop/grpc_clients.py", rf'"java-{number}"'),
         "gRPC client, Python": _found("requirements-grpc-client.lock", rf"rocketmq-python-client=={number}"),
         "gRPC client, Node.js": _found(f"{drivers}/node/package.json", rf'"rocketmq-client-nodejs": "{number}"'),

@@ -126,6 +126,10 @@ class Running:
         """Ask the order to come to its end."""
         self._driver.write(f"{self._id} stop")
 
+    def rest(self) -> None:
+        """Ask the order to send nothing more, and to stay."""
+        self._driver.write(f"{self._id} rest")
+
     def end(self, within_s: float = 60) -> list[Event]:
         """Stop the order, wait for its end, and return all its events but the last."""
         self.stop()

@@ -105,7 +105,7 @@ class GoPeer:
 
     def of(self, event: str) -> list[Event]:
         """Return the events of a kind so far."""
-        return [each for each in self.events if each["event"] == event]
+        return [each for each in list(self.events) if each["event"] == event]
 
     def result(self, within_s: float = 60) -> list[Event]:
         """Wait for the end of the run; return its events without the last."""
@@ -113,6 +113,12 @@ class GoPeer:
         self._process.wait(60)
         self._reader.join(60)
         return [each for each in self.events if each["event"] not in ("done", "gone")]
+
+    def rest(self) -> None:
+        """Have a run that goes on send nothing more."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(".")
+        self._process.stdin.flush()
 
     def end(self, within_s: float = 60) -> list[Event]:
         """End standard input, on which some runs wait, then wait for the end."""

@@ -46,7 +46,7 @@ _numbers = itertools.count(1)
 _NO_SETTINGS = 'because "settings" is null'
 
 
-def _installed(name: str, sources: Iterable[Path], *commands: list[str], copied: Iterable[Path] = ()) -> Path:
+def installed(name: str, sources: Iterable[Path], *commands: list[str], copied: Iterable[Path] = ()) -> Path:
     """Return a directory of the cache where the commands have run; `{}` in them is that directory.
 
     Raises:
@@ -81,14 +81,14 @@ def python_environment() -> Path:
     """Return the virtual environment of the Python client; made if its lock file is new."""
     lock = REPOSITORY / "requirements-grpc-client.lock"
     install = ["{}/bin/python", "-m", "pip", "install", "--quiet", "--no-compile", "--require-hashes", "-r", str(lock)]
-    return _installed("grpc-python", [lock], [sys.executable, "-m", "venv", "{}"], install)
+    return installed("grpc-python", [lock], [sys.executable, "-m", "venv", "{}"], install)
 
 
 def node_packages() -> Path:
     """Return the directory with the Node.js client and its driver; made if one of them is new."""
     names = ("package.json", "package-lock.json", "driver.js")
     sources = [_DRIVERS / "node" / name for name in names]
-    return _installed("grpc-node", sources, ["npm", "ci", "--ignore-scripts", "--no-audit"], copied=sources)
+    return installed("grpc-node", sources, ["npm", "ci", "--ignore-scripts", "--no-audit"], copied=sources)
 
 
 def rust_program() -> Path:
@@ -96,7 +96,7 @@ def rust_program() -> Path:
     root = _DRIVERS / "rust"
     sources = [root / "Cargo.toml", root / "Cargo.lock", root / "src" / "main.rs"]
     command = ["cargo", "build", "--locked", "--quiet", "--manifest-path", str(sources[0]), "--target-dir", "{}/target"]
-    return _installed("grpc-rust", sources, command) / "target" / "debug" / "driver"
+    return installed("grpc-rust", sources, command) / "target" / "debug" / "driver"
 
 
 class Opened:

@@ -14,7 +14,8 @@ import java.util.concurrent.ConcurrentHashMap;
  *
  * Standard input takes one order per line, {@code id verb key=value ...}, values percent-encoded; every order runs in a
  * thread of its own. Standard output gives one JSON object per line, each with the id of its order and an event; the last
- * event of an order is "done" or "error". {@code id stop} asks a running order to come to its end.
+ * event of an order is "done" or "error". {@code id stop} asks a running order to come to its end, {@code id rest} to send nothing
+ * more until then.
  */
 public final class Driver {
     private static final PrintStream OUT =
@@ -32,6 +33,13 @@ public final class Driver {
                 Order running = RUNNING.get(order.id);
                 if (running != null) {
                     running.stop();
+                }
+                continue;
+            }
+            if (order.verb.equals("rest")) {
+                Order running = RUNNING.get(order.id);
+                if (running != null) {
+                    running.rest();
                 }
                 continue;
             }

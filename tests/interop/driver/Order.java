@@ -22,6 +22,7 @@ final class Order {
     final String verb;
     private final Map<String, String> values;
     private final CountDownLatch stopped = new CountDownLatch(1);
+    private volatile boolean resting;
 
     private Order(String id, String verb, Map<String, String> values) {
         this.id = id;
@@ -86,6 +87,15 @@ final class Order {
 
     void stop() {
         stopped.countDown();
+    }
+
+    /** Have it send nothing more, and stay. */
+    void rest() {
+        resting = true;
+    }
+
+    boolean isResting() {
+        return resting;
     }
 
     boolean isStopped() {

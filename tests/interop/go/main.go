@@ -1,11 +1,12 @@
-// Program gopeer runs one task of RocketMQ's Go client for tests/interop/test_go_client.py, and prints its events as
-// JSON, one a line. Usage: gopeer VERB key=value …
+// Program gopeer runs one task of RocketMQ's Go client for tests/interop/test_go_client.py and chaos/other_clients.py, and
+// prints its events as JSON, one a line. Usage: gopeer VERB key=value …
 package main
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -60,7 +61,7 @@ func main() {
 		given[key] = value
 	}
 	verbs := map[string]func(order){
-		"send": send, "consume": consume, "transact": transact, "request": request, "pull": pull,
+		"send": send, "produce": produce, "consume": consume, "transact": transact, "request": request, "pull": pull,
 	}
 	verb, ok := verbs[os.Args[1]]
 	if !ok {
@@ -143,16 +144,79 @@ func send(o order) {
 	waiting.Wait()
 }
 
+var statuses = map[primitive.SendStatus]string{
+	primitive.SendOK: "SEND_OK", primitive.SendFlushDiskTimeout: "FLUSH_DISK_TIMEOUT",
+	primitive.SendFlushSlaveTimeout: "FLUSH_SLAVE_TIMEOUT", primitive.SendSlaveNotAvailable: "SLAVE_NOT_AVAILABLE",
+}
+
+// orders tells what comes on standard input: a byte says that nothing more is to be sent, its end that all is over.
+func orders() (rest <-chan bool, end <-chan bool) {
+	resting, ended := make(chan bool), make(chan bool)
+	go func() {
+		defer close(ended)
+		one := make([]byte, 1)
+		if count, err := os.Stdin.Read(one); count == 0 || err != nil {
+			close(resting)
+			return
+		}
+		close(resting)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}()
+	return resting, ended
+}
+
+// goOn calls one for each number until the first order, with a pause between.
+func (o order) goOn(rest <-chan bool, one func(number int)) {
+	pause := time.Duration(o.number("interval_ms", 1)) * time.Millisecond
+	for number := 0; ; number++ {
+		one(number)
+		select {
+		case <-rest:
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+func emitAttempt(body string, result *primitive.SendResult, err error) {
+	event := map[string]any{"event": "sent", "body": body, "at_ms": time.Now().UnixMilli()}
+	if err != nil {
+		event["event"], event["text"] = "failed", err.Error()
+	} else {
+		event["status"] = statuses[result.Status]
+		event["queueId"], event["queueOffset"] = result.MessageQueue.QueueId, result.QueueOffset
+	}
+	emit(event)
+}
+
+// produce: PREFIX-0, PREFIX-1, … until standard input ends; with queues=N message i goes to the queue of its sharding key i
+// modulo N.
+func produce(o order) {
+	sender := newProducer(o)
+	rest, end := orders()
+	o.goOn(rest, func(number int) {
+		body := fmt.Sprintf("%s-%d", o["prefix"], number)
+		message := primitive.NewMessage(o["topic"], []byte(body))
+		if queues := o.number("queues", 0); queues > 0 {
+			message.WithShardingKey(strconv.Itoa(number % queues))
+		}
+		result, err := sender.SendSync(context.Background(), message)
+		emitAttempt(body, result, err)
+	})
+	<-end
+	_ = sender.Shutdown()
+}
+
 func emitMessage(message *primitive.MessageExt) {
 	emit(map[string]any{
-		"event": "message", "body": strings.TrimRight(string(message.Body), "."), "size": len(message.Body),
+		"event": "message", "topic": message.Topic, "at_ms": time.Now().UnixMilli(), "body": strings.TrimRight(string(message.Body), "."), "size": len(message.Body),
 		"queue": message.Queue.QueueId, "offset": message.QueueOffset, "times": message.ReconsumeTimes,
 		"tags": message.GetTags(), "keys": message.GetKeys(), "born_ms": message.BornTimestamp, "got_ms": time.Now().UnixMilli(),
 	})
 }
 
 // consume: until count messages were delivered, model=cluster|broadcast|orderly, sql or tags; the first fail deliveries are
-// answered with "later".
+// answered with "later". count=0: until standard input ends.
 func consume(o order) {
 	options := []consumer.Option{
 		consumer.WithNsResolver(o.resolver()),
@@ -196,7 +260,11 @@ func consume(o order) {
 	}))
 	fail(reader.Start())
 	emit(map[string]any{"event": "started"})
-	<-done
+	over := (<-chan bool)(done)
+	if count == 0 {
+		_, over = orders()
+	}
+	<-over
 	fail(reader.Shutdown())
 }
 
@@ -219,8 +287,68 @@ func (listener) CheckLocalTransaction(message *primitive.MessageExt) primitive.L
 	return primitive.CommitMessageState
 }
 
-// transact: count messages; ends when standard input ends.
+// deciding decides by the number in the body: of ten five are committed, two rolled back, three left open until a check.
+type deciding struct{}
+
+func turn(body []byte) int {
+	number, _ := strconv.Atoi(string(body[strings.LastIndexByte(string(body), '-')+1:]))
+	return number % 10
+}
+
+func decided(body []byte, isCheck bool) primitive.LocalTransactionState {
+	state, outcome := primitive.CommitMessageState, "commit"
+	if at := turn(body); at == 5 || at == 6 {
+		state, outcome = primitive.RollbackMessageState, "rollback"
+	}
+	emit(map[string]any{
+		"event": "decided", "body": string(body), "outcome": outcome, "check": isCheck, "at_ms": time.Now().UnixMilli(),
+	})
+	return state
+}
+
+func (deciding) ExecuteLocalTransaction(message *primitive.Message) primitive.LocalTransactionState {
+	if turn(message.Body) > 6 {
+		return primitive.UnknowState
+	}
+	return decided(message.Body, false)
+}
+
+func (deciding) CheckLocalTransaction(message *primitive.MessageExt) primitive.LocalTransactionState {
+	return decided(message.Body, true)
+}
+
+// goOnTransacting sends NAME-0, NAME-1, … until a byte comes on standard input, and answers checks until its end.
+func goOnTransacting(o order) {
+	sender, err := rocketmq.NewTransactionProducer(
+		deciding{},
+		producer.WithNsResolver(o.resolver()),
+		producer.WithGroupName(o["group"]),
+		producer.WithInstanceName(o["instance"]),
+		producer.WithRetry(1),
+	)
+	fail(err)
+	fail(sender.Start())
+	rest, end := orders()
+	o.goOn(rest, func(number int) {
+		body := fmt.Sprintf("%s-%d", o["name"], number)
+		message := primitive.NewMessage(o["topic"], []byte(body))
+		result, err := sender.SendMessageInTransaction(context.Background(), message)
+		if err != nil {
+			emitAttempt(body, nil, err)
+			return
+		}
+		emitAttempt(body, result.SendResult, nil)
+	})
+	<-end
+	_ = sender.Shutdown()
+}
+
+// transact: count messages; ends when standard input ends. With interval_ms as goOnTransacting does.
 func transact(o order) {
+	if o.number("interval_ms", 0) > 0 {
+		goOnTransacting(o)
+		return
+	}
 	sender, err := rocketmq.NewTransactionProducer(
 		listener{},
 		producer.WithNsResolver(o.resolver()),
