@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chaos.gate.pieces import Piece, Violation
+from chaos.other_clients import NAMES
 
 SEEDS, RUNS = 100, 6
 """Seeds and runs of one piece."""
@@ -24,7 +25,6 @@ SEED_BEGIN = 300_000
 AT_ONCE = ((), ("--at-once", "2"), ("--at-once", "3"), ("--beyond",))
 """Faults at once of the pieces with real processes, in turn."""
 CLIENT_SECONDS = 60
-CLIENTS = ("4.9.8", "5.3.3", "5.5.0", "pop-5.3.3", "go", "cpp", "grpc-java", "grpc-node", "grpc-python", "grpc-rust")
 FAST_SESSION_MS = 500
 FAILOVER_ROUNDS = 20
 STEADY_MINUTES = 60
@@ -130,13 +130,13 @@ def _clients(first: int, directory: Path) -> list[str]:
 
 
 def _client_words(seed: int) -> list[str]:
-    return ["-m", "chaos.kills", "--role", "elect", "--clients", CLIENTS[seed % len(CLIENTS)], "--seed", str(seed)]
+    return ["-m", "chaos.kills", "--role", "elect", "--clients", NAMES[seed % len(NAMES)], "--seed", str(seed)]
 
 
 def read_clients(piece: Piece, directory: Path, done: subprocess.CompletedProcess[str]) -> None:
     """Count a run with a client of RocketMQ."""
     reports = list(_reports(directory))
-    client = CLIENTS[piece.first % len(CLIENTS)]
+    client = NAMES[piece.first % len(NAMES)]
     command = " ".join(["python", *_client_words(piece.first)])
     for report in reports:
         _add_report(piece, report, [f"client {client}"], command)
