@@ -16,12 +16,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from chaos.faults import Faults
+from chaos.faults import Details, Drawn, Faults
 from chaos.permissions import overlaps
 from chaos.processes import mono_ms
 from chaos.stores import check
@@ -122,27 +123,20 @@ class _Drawn(Faults):
         world, lasts = self._world, down_s * self._random.choice(_SHARES)
         master = world.master or world.brokers[0]
         slave = next(one for one in world.brokers if one is not master)
-        at, place = time.monotonic() - self._begun, str(master.broker_id)
-        if kind == "kill":
-            self._kill(master, lasts)
-        elif kind == "kill-slave":
-            place = str(slave.broker_id)
-            self._kill(slave, lasts)
+        inject: Callable[[float, Random], Details]
+        struck, inject = str(master.broker_id), partial(self._kill, master)
+        if kind == "kill-slave":
+            struck, inject = str(slave.broker_id), partial(self._kill, slave)
         elif kind == "kill-proxy":
             proxy = self._random.choice(world.proxies)
-            place = proxy.name
-            self._kill(proxy, lasts)
+            struck, inject = proxy.name, partial(self._kill, proxy)
         elif kind == "pause":
-            lasts += SESSION_S
-            self._pause(master, lasts)
+            lasts, inject = lasts + SESSION_S, partial(self._pause, master)
         elif kind == "switch":
-            place, lasts = str(slave.broker_id), 0.0
-            self._switch(slave, 0.0)
-        else:
-            lasts += SESSION_S
-            self._apart(master, lasts)
-        self.done.append({"fault": kind, "broker": place, "at": round(at, 2), "seconds": lasts} | self._more)
-        self._more = {}
+            struck, lasts, inject = str(slave.broker_id), 0.0, partial(self._switch, slave)
+        elif kind == "apart":
+            lasts, inject = lasts + SESSION_S, partial(self._apart, master)
+        self._inject(Drawn(kind, struck, inject), lasts, Random(self._random.getrandbits(64)))
 
     def end(self) -> None:
         """Start what ended by itself."""
