@@ -82,7 +82,7 @@ class World:
         self.name_server = Child("namesrv", directory, self._name_server_words)
 
     def _name_server_words(self) -> list[str]:
-        data, secret = f"kvConfigPath={self.directory / 'namesrv'}", f"haSecretFile={self._secret()}"
+        data, secret = f"kvConfigPath={self.directory / 'namesrv'}", f"haSecretFile={self.secret()}"
         return [
             "namesrv",
             "--port",
@@ -106,10 +106,8 @@ class World:
         where = ProxyLoop()
         self._stack.callback(where.stop)
         registry = self._registry or f"namesrv://{self.name_server.address}"
-        configure(registry, self._groups(), self.mode, self.members, secret_file=self._secret())
-        self.administrator = Administrator(
-            self.directory, registry, self.group, self.mode, self.members, self._secret()
-        )
+        configure(registry, self._groups(), self.mode, self.members, secret_file=self.secret())
+        self.administrator = Administrator(self.directory, registry, self.group, self.mode, self.members, self.secret())
         self._stack.callback(self.administrator.close)
         kind, _, hosts = registry.partition("://")
         for number in range(self.members):
@@ -117,27 +115,34 @@ class World:
             settings = {
                 "namesrvAddr": self.name_server.address,
                 "registryAddr": f"{kind}://{link.address}",
-                "haSecretFile": str(self._secret()),
+                "haSecretFile": str(self.secret()),
                 **ON_ANY_DISK,
                 "mappedFileSizeCommitLog": 4 << 20,
                 "registerNameServerPeriod": 10_000,
                 **self._settings,
             }
-            if self.shard is None:
-                self.brokers.append(Broker(number, self.directory, link, where, settings))
-            else:
-                self.brokers.append(Machine(number, self.directory, link, where, settings, shard=self.shard))
+            self.brokers.append(self.make_broker(number, link, where, settings))
             self._stack.callback(self.brokers[-1].stop)
             self.brokers[-1].start()
         if self._neighbour_settings is not None:
             self._start_neighbour(where, self._neighbour_settings)
         for number in range(GRPC_PROXIES):
             routes = Proxy(where, (LOOPBACK, 0), (LOOPBACK, self._name_server_port))
-            self.proxies.append(GrpcProxy(number, self.directory, ports.reserve(), routes, self._secret(), where))
+            self.proxies.append(self.make_proxy(number, ports.reserve(), routes, where))
             self._stack.callback(self.proxies[-1].stop)
             self.proxies[-1].start()
         self.wait(self.is_whole)
         return self
+
+    def make_broker(self, number: int, link: Proxies, where: ProxyLoop, settings: dict[str, Setting]) -> Broker:
+        """Return a member, not started. `link`: its way to the registry."""
+        if self.shard is None:
+            return Broker(number, self.directory, link, where, settings)
+        return Machine(number, self.directory, link, where, settings, shard=self.shard)
+
+    def make_proxy(self, number: int, port: int, routes: Proxy, where: ProxyLoop) -> GrpcProxy:
+        """Return a proxy for gRPC clients, not started. `routes`: its way to the name server."""
+        return GrpcProxy(number, self.directory, port, routes, self.secret(), where)
 
     def _groups(self) -> list[str]:
         return [GROUP] if self.shard is None else [shard_name(GROUP, number) for number in range(SHARDS)]
@@ -170,7 +175,8 @@ class World:
         """Return how often brokers have been seen dead."""
         return sum(len(broker.deaths) for broker in self.all_brokers)
 
-    def _secret(self) -> Path:
+    def secret(self) -> Path:
+        """Return the file of the secret that all processes share."""
         path = self.directory / SECRET_FILE_NAME
         make_secret_file(path)
         return path
