@@ -1,7 +1,7 @@
 """A broker of one version, what each feature has left in its store, and the same read again from another version.
 
 fill()    plain messages and committed offsets, pops in flight, delayed and timed messages, transactions without an
-          end, a static topic, users and policies, limits, group settings, a deleted topic
+          end, a static topic, users and policies, limits, settings of a group and the broker, a deleted topic
 facts()   what the commands print about it, and every message of every topic
 """
 
@@ -138,6 +138,7 @@ def fill(broker: Alone) -> None:
     broker.tandemq("quota", "set", "topic", PLAIN, "--messages", "100000")
     broker.tandemq("quota", "set", "group", READERS, "--in-flight", "5000")
     broker.tandemq("group", "create", "few-retries", "--retry-max", "3")
+    broker.tandemq("cluster", "broker-config", GROUP, "--set", "maxMessageSize=3000000")
     broker.tandemq("topic", "delete", DELETED, "--yes")
 
 
@@ -259,6 +260,7 @@ def facts(broker: Alone) -> dict[str, Any]:
         "policies": json.loads(broker.tandemq("acl", "list", "--json")),
         "limits": limits,
         "retries": _retries(broker),
+        "changed setting": broker.tandemq("cluster", "broker-config", GROUP, "--get", "maxMessageSize"),
         "static": part_in(broker.ask(read_request(STATIC))),
     }
 

@@ -38,7 +38,7 @@ SETTINGS: dict[str, Setting] = {
     **grpc_clients.SETTINGS,
 }
 
-PACE_S = 0.02
+PACE_S = 0.05
 """Pause of each producer: the judge and the rules want all kinds of messages, not many."""
 
 
