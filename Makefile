@@ -149,7 +149,7 @@ interop: needs-interop $(SPARK)  ## tests with unmodified Java peers; k=name sel
 
 # One at a time: each group has a dozen clients beside it. The release is built from its commit, once, in build/releases.
 versions: needs-versions $(READY)  ## clusters, stores and clients of the last release together with this tree's, half an hour; k=name selects
-	$(PYTEST) tests/versions $(TIMES) $(CHOSEN)
+	$(PYTEST) tests/versions -o faulthandler_timeout=0 $(TIMES) $(CHOSEN)
 
 versions-sample: needs-versions-sample $(READY)  ## the shortest of these tests: an upgrade under load, a store that is opened backwards
 	$(PYTEST) tests/versions -m "not slow" $(TIMES) $(CHOSEN)

@@ -79,6 +79,7 @@ class Rolling:
     def change_all(self, version: Version, *, kills: bool) -> None:
         """Change all processes to a version. `kills`: kill -9 each member while their versions differ."""
         world = self._world
+        self._load.wait_for_routes()
         with self._step(f"name server to {version.name}"):
             world.change(world.name_server, version)
         master, *slaves = self._members()
@@ -166,7 +167,6 @@ def roll(
         clients = Clients(world, Random(run), recorder, pace_s=PACE_S)
         clients.start()
         load = Load(world, clients)
-        load.wait_for_routes()
         load.wait_for_more()
         rolling = Rolling(world, load, outcome)
         for version in versions[1:]:
