@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from random import Random
 
-from chaos import filters, pops, timers
+from chaos import filters, grpc_clients, grpc_transactions, pops, timers, transactions
 from chaos.beside import BesideClients
 from chaos.brokers import START_SECONDS, Broker
 from chaos.grpc_clients import GROUP as GRPC_GROUP
@@ -82,7 +82,7 @@ class Clients:
         self, world: World, random: Random, recorder: Recorder | None = None, *, pace_s: float = PACE_S
     ) -> None:
         """`random`: draws for the clients of a static topic; `recorder`: writes the history for the judge. `pace_s`:
-        pause of the producers after each message."""
+        least pause of the producers after each message."""
         self._world = world
         self._pace_s = pace_s
         self._recorder = recorder
@@ -108,12 +108,16 @@ class Clients:
         senders: dict[str, Callable[[], None]] = {
             "producer a": lambda: self._produce("a"),
             "producer b": lambda: self._produce("b"),
-            "gRPC producer": lambda: self.grpc.produce(self._is_over, pace_s),
+            "gRPC producer": lambda: self.grpc.produce(self._is_over, max(pace_s, grpc_clients.PACE_S)),
         }
         others: dict[str, Callable[[], None]] = {
-            "transactions": lambda: self.transacting.run(self._is_over, self._drained),
+            "transactions": lambda: self.transacting.run(
+                self._is_over, self._drained, max(pace_s, transactions.PACE_S)
+            ),
             "consumer": self._consume,
-            "gRPC transactions": lambda: self.grpc_transacting.run(self._is_over, self._drained),
+            "gRPC transactions": lambda: self.grpc_transacting.run(
+                self._is_over, self._drained, max(pace_s, grpc_transactions.PACE_S)
+            ),
             "filter": lambda: filters.consume(world.name_server.address, TOPIC, self.filtered, self._drained),
             "pops": lambda: pops.consume(world.name_server.address, TOPIC, self.popped, self._drained),
             "gRPC consumer": lambda: self.grpc.consume(self._drained),

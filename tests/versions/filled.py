@@ -2,13 +2,12 @@
 
 fill()    plain messages and committed offsets, pops in flight, delayed and timed messages, transactions without an
           end, a static topic, users and policies, limits, settings of a group and the broker, a deleted topic
-facts()   what the commands print about it, and every message of every topic
+facts()   what administrators are told about it, and every message
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -21,7 +20,6 @@ from lab.sim.workload.static_topic_requests import mapping_body, part_in, read_r
 from tandemq import Admin, ConsumeFrom, Message, Producer, PullConsumer
 from tandemq.client.blocking import BlockingPopConsumer, BlockingPoppedMessage, BlockingTransactionProducer
 from tandemq.client.connection import try_request
-from tandemq.codec.remoting.fastjson import loads
 from tandemq.config.samples import ON_ANY_DISK
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -250,19 +248,23 @@ async def _bodies(at: str, topic: str) -> list[tuple[int, int, str]]:
 
 def facts(broker: Alone) -> dict[str, Any]:
     """Return everything that does not change while nobody uses the broker."""
-    users = json.loads(broker.tandemq("acl", "user", "list", "--json"))
-    limits = json.loads(broker.tandemq("quota", "list", "--json"))
-    return {
-        "topics": sorted(name for name in json.loads(broker.tandemq("topic", "list", "--json")) if name.isalpha()),
+    return asyncio.run(_tables(broker)) | {
         "plain": bodies(broker.at, PLAIN),
         "offsets": _committed(broker),
-        "users": users,
-        "policies": json.loads(broker.tandemq("acl", "list", "--json")),
-        "limits": limits,
-        "retries": _retries(broker),
-        "changed setting": broker.tandemq("cluster", "broker-config", GROUP, "--get", "maxMessageSize"),
         "static": part_in(broker.ask(read_request(STATIC))),
     }
+
+
+async def _tables(broker: Alone) -> dict[str, Any]:
+    async with Admin(broker.at) as admin:
+        return {
+            "topics": sorted(name for name in await admin.topics() if name.isalpha()),
+            "users": await admin.users(),
+            "policies": await admin.policies(),
+            "limits": [quota for quota, _ in await admin.quotas()],
+            "retries": (await admin.groups(GROUP))["few-retries"].retry_max_times,
+            "changed setting": (await admin.broker_config(broker.broker.address))["maxMessageSize"],
+        }
 
 
 def _committed(broker: Alone) -> list[int]:
@@ -272,8 +274,3 @@ def _committed(broker: Alone) -> list[int]:
         for number in range(QUEUES)
     )
     return [int(answer.fields["offset"]) for answer in asked]
-
-
-def _retries(broker: Alone) -> int:
-    answer = broker.ask(Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, fields={"group": "few-retries"}))
-    return int(loads(answer.body)["retryMaxTimes"])
