@@ -23,8 +23,8 @@ OF_SPARK := tests/spark tests/unit/cli/test_spark_options.py tests/unit/console/
 # Tests of the packages that import the engine.
 OF_ENGINE := tests/unit/broker tests/unit/client/core tests/unit/engine tests/unit/replication tests/unit/storage \
 	tests/unit/cli/test_log.py tests/unit/cli/test_log_format.py
-ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clusters tests/packaging tests/test_tidy.py \
-	tests/test_docs.py
+ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clusters tests/packaging tests/versions \
+	tests/test_tidy.py tests/test_docs.py
 CHOSEN   = $(if $(k),-k "$(k)")
 # How long each test of a run took, the longest first.
 TIMES    = --durations=15 --durations-to=build/durations/$@.txt
@@ -35,7 +35,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all help setup setup-spark packages fmt check docs reference test test-python services mutations spark demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos release-gate soak fuzz-engine spec blackbox cov wheel deb image packaging release release-check install-check newcomers arm source-date lock clean
+.PHONY: all help setup setup-spark packages fmt check docs reference test test-python services mutations spark demo console sim browser screenshots interop versions versions-sample spark-cluster bench bench-spark bench-failover chaos release-gate soak fuzz-engine spec blackbox cov wheel deb image packaging release release-check install-check newcomers arm source-date lock clean
 
 all: check test  ## check + test (the default)
 
@@ -147,6 +147,13 @@ screenshots: needs-browser $(SPARK)  ## the same, and its screenshots replace th
 interop: needs-interop $(SPARK)  ## tests with unmodified Java peers; k=name selects
 	$(PYTEST) tests/interop -n 6 --dist worksteal -m "not slow" $(TIMES) $(CHOSEN)
 
+# One at a time: each group has a dozen clients beside it. The release is built from its commit, once, in build/releases.
+versions: needs-versions $(READY)  ## clusters, stores and clients of the last release together with this tree's, half an hour; k=name selects
+	$(PYTEST) tests/versions -o faulthandler_timeout=0 $(TIMES) $(CHOSEN)
+
+versions-sample: needs-versions-sample $(READY)  ## the shortest of these tests: an upgrade under load, a store that is opened backwards
+	$(PYTEST) tests/versions -m "not slow" $(TIMES) $(CHOSEN)
+
 # The cluster's processes run in environments of their own, with the wheel; they are kept in build/spark-cluster.
 spark-cluster: needs-spark-cluster $(SPARK) wheel  ## the pipeline on a Spark master and two workers with the wheel; k=name selects
 	$(PYTEST) tests/clusters -m "not slow" -o faulthandler_timeout=0 $(TIMES) $(CHOSEN)
@@ -176,7 +183,7 @@ release-gate: needs-soak $(READY)  ## every kind of fault for a night (hours=8),
 	$(PY) -m chaos.gate run $(if $(hours),--hours $(hours)); code=$$?; $(PY) -m chaos.gate report; exit $$code
 
 soak: needs-soak $(SPARK) $(S3) wheel  ## long searches and real-time waits, an hour or more, then seeds until stopped (seeds=10000: so many)
-	$(PYTEST) tests --ignore=tests/browser -m slow -o faulthandler_timeout=0
+	$(PYTEST) tests --ignore=tests/browser --ignore=tests/versions -m slow -o faulthandler_timeout=0
 	$(PY) -m lab.sim $(if $(seeds),--seeds $(seeds) --jobs 2,--forever)
 
 fuzz-engine: needs-fuzz-engine $(READY)  ## the compiled engine under AddressSanitizer: a minute, seconds=600 or frames=50000000 for more
@@ -190,7 +197,7 @@ blackbox: $(READY)  ## tests with clusters on real sockets, processes, files and
 	$(PYTEST) tests -n 4 --dist worksteal $(ELSEWHERE:%=--ignore=%) -m "system and not slow and not services" $(TIMES) $(CHOSEN)
 
 cov: needs-services $(SPARK) $(S3)  ## test coverage of each file
-	$(PY) -m coverage run -m pytest tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters --ignore=tests/packaging -m "not slow" $(CHOSEN)
+	$(PY) -m coverage run -m pytest tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters --ignore=tests/packaging --ignore=tests/versions -m "not slow" $(CHOSEN)
 	$(PY) -m coverage report
 
 wheel: $(READY)  ## the wheel, in dist/

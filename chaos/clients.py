@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from random import Random
 
-from chaos import assignments, filters, pops, timers
+from chaos import assignments, filters, grpc_clients, grpc_transactions, pops, timers, transactions
 from chaos.beside import BesideClients
 from chaos.brokers import START_SECONDS, Broker
 from chaos.grpc_clients import GROUP as GRPC_GROUP
@@ -49,6 +49,7 @@ _DELAYED_EVERY, _REJECTED_EVERY = 20, 37
 _JOIN_SECONDS = 120.0
 _QUIET_SECONDS = 0.5
 _FIRST = "first"
+PACE_S = 0.002
 
 
 class ClientThread(threading.Thread):
@@ -78,9 +79,13 @@ class ClientThread(threading.Thread):
 class Clients:
     """All clients, a thread each."""
 
-    def __init__(self, world: World, random: Random, recorder: Recorder | None = None) -> None:
-        """`random`: draws for the clients of a static topic; `recorder`: writes the history for the judge."""
+    def __init__(
+        self, world: World, random: Random, recorder: Recorder | None = None, *, pace_s: float = PACE_S
+    ) -> None:
+        """`random`: draws for the clients of a static topic; `recorder`: writes the history for the judge. `pace_s`:
+        least pause of the producers after each message."""
         self._world = world
+        self._pace_s = pace_s
         self._recorder = recorder
         self.history = History(recorder=recorder, group=CONSUMERS)
         self._is_over = threading.Event()
@@ -104,12 +109,16 @@ class Clients:
         senders: dict[str, Callable[[], None]] = {
             "producer a": lambda: self._produce("a"),
             "producer b": lambda: self._produce("b"),
-            "gRPC producer": lambda: self.grpc.produce(self._is_over),
+            "gRPC producer": lambda: self.grpc.produce(self._is_over, max(pace_s, grpc_clients.PACE_S)),
         }
         others: dict[str, Callable[[], None]] = {
-            "transactions": lambda: self.transacting.run(self._is_over, self._drained),
+            "transactions": lambda: self.transacting.run(
+                self._is_over, self._drained, max(pace_s, transactions.PACE_S)
+            ),
             "consumer": self._consume,
-            "gRPC transactions": lambda: self.grpc_transacting.run(self._is_over, self._drained),
+            "gRPC transactions": lambda: self.grpc_transacting.run(
+                self._is_over, self._drained, max(pace_s, grpc_transactions.PACE_S)
+            ),
             "filter": lambda: filters.consume(world.name_server.address, TOPIC, self.filtered, self._drained),
             "pops": lambda: pops.consume(world.name_server.address, TOPIC, self.popped, self._drained),
             "gRPC consumer": lambda: self.grpc.consume(self._drained),
@@ -182,7 +191,7 @@ class Clients:
         with BlockingProducer(
             self._world.name_server.address, group=f"chaos-{name}", queues_per_new_topic=QUEUES
         ) as one:
-            while not self._is_over.wait(0.002):
+            while not self._is_over.wait(self._pace_s):
                 number += 1
                 body = f"{name}-{number}"
                 level, wait_s = _delay_level(number), timers.delay_of(number)

@@ -41,7 +41,7 @@ INVISIBLE_S, LONGER_S, SOON_S = 10, 12, 1
 _EXTENDED_EVERY, _FIFO_EVERY = 13, 3
 _MESSAGE_GROUPS = 8
 _ATTEMPTS = 3
-_PACE_S, _AGAIN_S = 0.005, 0.1
+PACE_S, _AGAIN_S = 0.005, 0.1
 _SEND_S, _CALL_S, _POLL_S = 3.0, 6.0, 1
 _BATCH = 16
 R = TypeVar("R", bound=Protobuf)
@@ -271,9 +271,9 @@ class GrpcClients:
             if time.monotonic() > until:
                 raise LocalError(f"gRPC clients have not received from each queue within {within_s:g} s")
 
-    def produce(self, is_over: Event) -> None:
-        """Send messages until it is over."""
-        while not is_over.wait(_PACE_S):
+    def produce(self, is_over: Event, pace_s: float = PACE_S) -> None:
+        """Send messages until it is over. `pace_s`: pause after each."""
+        while not is_over.wait(pace_s):
             self._sender.send_next()
         self._sending.close()
 

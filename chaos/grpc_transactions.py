@@ -25,7 +25,8 @@ from tandemq.proxy.protocol import messaging_pb2 as pb
 
 NAME = "u"
 """Tag of the messages, and beginning of their bodies."""
-_PACE_S, _BEAT_S, _CALL_S = 0.02, 0.2, 3.0
+PACE_S = 0.02
+_BEAT_S, _CALL_S = 0.2, 3.0
 _ATTEMPTS = 3
 _COMMIT, _ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK
 _RESOLUTIONS = {_COMMIT: pb.TransactionResolution.COMMIT, _ROLLBACK: pb.TransactionResolution.ROLLBACK}
@@ -64,10 +65,10 @@ class GrpcTransactionClient:
         self.ends: Counter[str] = Counter()
         """Outcomes of requests that end a transaction."""
 
-    def run(self, is_over: Event, drained: Event) -> None:
-        """Make transactions until `is_over`, answer checks until `drained`."""
+    def run(self, is_over: Event, drained: Event, pace_s: float = PACE_S) -> None:
+        """Make transactions until `is_over`, answer checks until `drained`. `pace_s`: pause after each."""
         number = 0
-        while not is_over.wait(_PACE_S):
+        while not is_over.wait(pace_s):
             number += 1
             self._make(number)
             self._answer_checks()

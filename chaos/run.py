@@ -146,7 +146,7 @@ def run(
         ) as world,
         history_path.open("w", encoding="utf-8") as file,
     ):
-        recorder = Recorder(file, TOPIC, world.group, run=f"seed {seed}", system="TandemQ", promises=_promises(mode))
+        recorder = Recorder(file, TOPIC, world.group, run=f"seed {seed}", system="TandemQ", promises=promises_of(mode))
         clients = Clients(world, static, recorder)
         clients.start()
         faults = Faults(world, random, only, at_once=at_once, is_beyond=is_beyond)
@@ -162,10 +162,10 @@ def run(
         violations += world.stop_all()
         stores: dict[str, Any] = {}
         if is_whole:
-            violations += _check_stores(world.brokers, clients, stores, recorder)
+            violations += check_stores(world.brokers, clients, stores, recorder)
             recorder.settled()
     history = clients.history
-    violations += _rights(world.brokers)
+    violations += rights(world.brokers)
     violations += judged(history_path)
     if is_whole and clients.static is not None and world.neighbour is not None:
         violations += _check_static(world.brokers[0], world.neighbour, clients.static.history, stores)
@@ -185,7 +185,7 @@ def run(
     return report
 
 
-def _promises(mode: Mode) -> dict[str, Any]:
+def promises_of(mode: Mode) -> dict[str, Any]:
     """Return what the clients of a run may rely on; brokers are killed, and lose no bytes."""
     is_elected = mode is Mode.ELECT
     return {
@@ -243,7 +243,8 @@ def _wait_whole(world: World) -> tuple[list[str], bool]:
     return [], True
 
 
-def _rights(brokers: list[Broker]) -> list[str]:
+def rights(brokers: Sequence[Broker]) -> list[str]:
+    """Return violations of I6 in the logs of members that have stopped."""
     machines = [broker for broker in brokers if isinstance(broker, Machine)]
     if machines:
         found = [text for machine in machines for text in machine.ended_shards()]
@@ -256,7 +257,7 @@ def _rights(brokers: list[Broker]) -> list[str]:
     return overlaps(logs, {broker.name: broker.deaths for broker in brokers}, mono_ms())
 
 
-def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, Any], recorder: Recorder) -> list[str]:
+def check_stores(brokers: Sequence[Broker], clients: Clients, figures: dict[str, Any], recorder: Recorder) -> list[str]:
     """Check the stores of brokers that were in sync and have stopped; return their violations."""
     history = clients.history
     try:

@@ -32,7 +32,7 @@ SETTINGS: dict[str, Setting] = {
 }
 """Settings of the brokers with which transactions are over soon, and none is given up."""
 _GROUP = "chaos-transactions"
-_PACE_S = 0.02
+PACE_S = 0.02
 _SHOWN = 3
 _COMMIT, _ROLLBACK, _UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 
@@ -145,13 +145,13 @@ class TransactionClient:
         self.is_done = threading.Event()
         """Set once no more transactions are made."""
 
-    def run(self, is_over: threading.Event, drained: threading.Event) -> None:
-        """Make transactions until `is_over`, answer checks until `drained`."""
+    def run(self, is_over: threading.Event, drained: threading.Event, pace_s: float = PACE_S) -> None:
+        """Make transactions until `is_over`, answer checks until `drained`. `pace_s`: pause after each."""
         with BlockingTransactionProducer(
             self._name_server, group=_GROUP, check=self._check, topics=[self._topic]
         ) as producer:
             number = 0
-            while not is_over.wait(_PACE_S):
+            while not is_over.wait(pace_s):
                 number += 1
                 body = f"{NAME}-{number}"
                 self._history.sending(body, NAME, is_half=True)

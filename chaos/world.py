@@ -123,21 +123,28 @@ class World:
                 "registerNameServerPeriod": 10_000,
                 **self._settings,
             }
-            if self.shard is None:
-                self.brokers.append(Broker(number, self.directory, link, where, settings))
-            else:
-                self.brokers.append(Machine(number, self.directory, link, where, settings, shard=self.shard))
+            self.brokers.append(self.make_broker(number, link, where, settings))
             self._stack.callback(self.brokers[-1].stop)
             self.brokers[-1].start()
         if self._neighbour_settings is not None:
             self._start_neighbour(where, self._neighbour_settings)
         for number in range(GRPC_PROXIES):
             routes = Proxy(where, (LOOPBACK, 0), (LOOPBACK, self._name_server_port))
-            self.proxies.append(GrpcProxy(number, self.directory, ports.reserve(), routes, self.secret, where))
+            self.proxies.append(self.make_proxy(number, ports.reserve(), routes, where))
             self._stack.callback(self.proxies[-1].stop)
             self.proxies[-1].start()
         self.wait(self.is_whole)
         return self
+
+    def make_broker(self, number: int, link: Proxies, where: ProxyLoop, settings: dict[str, Setting]) -> Broker:
+        """Return a member, not started. `link`: its way to the registry."""
+        if self.shard is None:
+            return Broker(number, self.directory, link, where, settings)
+        return Machine(number, self.directory, link, where, settings, shard=self.shard)
+
+    def make_proxy(self, number: int, port: int, routes: Proxy, where: ProxyLoop) -> GrpcProxy:
+        """Return a proxy for gRPC clients, not started. `routes`: its way to the name server."""
+        return GrpcProxy(number, self.directory, port, routes, self.secret, where)
 
     def _groups(self) -> list[str]:
         return [GROUP] if self.shard is None else [shard_name(GROUP, number) for number in range(SHARDS)]

@@ -33,7 +33,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 BEGUN = time.monotonic()
 ROOT = Path(__file__).parent
-OF_SYSTEMS = tuple(ROOT / name for name in ("spark", "blackbox", "interop", "browser", "clusters", "packaging"))
+OF_SYSTEMS = tuple(
+    ROOT / name for name in ("spark", "blackbox", "interop", "browser", "clusters", "packaging", "versions")
+)
 """Directories whose tests start processes."""
 LONGEST = tuple(
     ROOT / name

@@ -52,9 +52,9 @@ def name_of(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", found[0]).lower()
 
 
-def server_requirements(extras: Sequence[str] = EXTRAS) -> list[str]:
-    """Return the names of what the servers need directly, from pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def server_requirements(extras: Sequence[str] = EXTRAS, root: Path = ROOT) -> list[str]:
+    """Return the names of what the servers need directly, from pyproject.toml; `root`: of the sources."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     listed = [*project["dependencies"], *(item for extra in extras for item in project["optional-dependencies"][extra])]
     return sorted({name_of(item) for item in listed})
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OUTCOMES = ROOT / "build" / "durations"
 RECORD = Path(__file__).with_name("tested.json")
 MARKERS = frozenset({"slow", "system", "services"})
-OF_PROCESSES = ("spark", "blackbox", "interop", "browser", "clusters", "packaging")
+OF_PROCESSES = ("spark", "blackbox", "interop", "browser", "clusters", "packaging", "versions")
 """Directories whose tests have the marker `system` without saying so (tests/conftest.py)."""
 _HEAD = """\
 # What is tested
@@ -82,12 +82,23 @@ KINDS = (
         "the Debian package and the image in roots of their own; the Helm chart, its rolling update; a full disk",
         ("tests/packaging",),
     ),
+    Kind(
+        "versions",
+        "upgrades from the last release and back under load; its stores, clients and commands",
+        ("tests/versions",),
+        lacks=frozenset(),
+    ),
+    Kind(
+        "versions-sample",
+        "the shortest of these",
+        ("tests/versions",),
+    ),
     Kind("mutations", "the simulation notices each of these faults in the brokers", ("tests/mutations",)),
     Kind(
         "soak",
         "long searches, and waits in real time",
         ("tests",),
-        ("tests/browser",),
+        ("tests/browser", "tests/versions"),
         frozenset({"slow"}),
         frozenset(),
     ),

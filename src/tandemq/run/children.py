@@ -57,6 +57,8 @@ def group_name(number: int) -> str:
 class Child:
     """A child process that can be started, stopped, killed and restarted."""
 
+    interpreter = sys.executable
+    """The Python that runs it; tests replace it by one that has another version."""
     program: tuple[str, ...] = ("-m", "tandemq")
     """Python's arguments; tests replace them by a wrapper that makes system calls fail."""
     start_seconds = START_SECONDS
@@ -114,7 +116,7 @@ class Child:
         """Start the child without waiting."""
         assert not self.is_running, f"{self.name} is running already"
         self.end()
-        command = [sys.executable, *self.program, *self._arguments(), "--json"]
+        command = [self.interpreter, *self.program, *self._arguments(), "--json"]
         if not self.outlives_parent:
             command.append("--while-stdin")
         with self.open_log() as log:

@@ -24,6 +24,7 @@ from tandemq.model.message import (
     RECORD_CRC,
     RETRY_TOPIC,
     TRAN_MSG,
+    TRANSACTION_MASK,
     MessageQueue,
     SendStatus,
     StoredMessage,
@@ -39,6 +40,8 @@ SEND_BACK_TIMEOUT_MS = 5_000
 FIRST_RETRY_LEVEL = 3
 _HOST_FLAGS = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _COMPRESSION_FLAGS = int(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
+_OWN_FLAGS = _HOST_FLAGS | TRANSACTION_MASK
+"""Flags of a stored message that a new one has not: a committed message is of no transaction any more."""
 _NOT_COPIED = (DELAY, TRAN_MSG, RECORD_CRC, "CLUSTER", "MIN_OFFSET", "MAX_OFFSET")
 
 
@@ -124,7 +127,7 @@ class MessageSendBack:
             retry_topic(self._options.group),
             message.body,
             encode_properties(properties),
-            message.sys_flag & ~(_HOST_FLAGS if message.fault else _HOST_FLAGS | _COMPRESSION_FLAGS),
+            message.sys_flag & ~(_OWN_FLAGS if message.fault else _OWN_FLAGS | _COMPRESSION_FLAGS),
             message.flag,
             (message.unique_key or self._keys.next(wall_ms),),
             reconsume_times=times,

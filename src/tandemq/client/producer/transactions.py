@@ -82,6 +82,7 @@ _AGAIN = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.NO_PERMISSION,
+        ResponseCode.GO_AWAY,
     }
 )
 """Responses of a broker that ends no transactions now, after which the same or the next master may."""

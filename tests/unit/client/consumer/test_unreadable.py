@@ -92,6 +92,19 @@ def test_unreadable_message_that_cannot_be_sent_back_is_sent_as_new_with_its_sto
     assert decode_properties(sent.fields["i"])["UNIQ_KEY"] == "U42"
 
 
+def test_committed_message_that_cannot_be_sent_back_is_sent_as_new_without_its_transaction() -> None:
+    world, broker = one_broker()
+    broker.store("T", 0, b"committed", sys_flag=int(SysFlag.TRANSACTION_COMMIT), TRAN_MSG="true", UNIQ_KEY="U43")
+    broker.handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda command: command.answer(ResponseCode.SYSTEM_ERROR)
+    consumer = consumer_in(world)
+    (delivery,) = take(world, consumer)
+    consumer.retry(delivery, world.now)
+    world.until(lambda: broker.of(RequestCode.SEND_MESSAGE_V2))
+    (sent,) = broker.of(RequestCode.SEND_MESSAGE_V2)
+    assert (sent.body, sent.fields["f"]) == (b"committed", "0")
+    assert "TRAN_MSG" not in decode_properties(sent.fields["i"])
+
+
 def test_unreadable_message_that_no_broker_accepts_is_retried_and_never_delivered() -> None:
     world, broker = one_broker()
     store_around(broker)

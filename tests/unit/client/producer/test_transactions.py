@@ -154,10 +154,11 @@ def test_half_message_with_an_invalid_id_fails() -> None:
     assert isinstance(case.begin().error, ProtocolError)
 
 
-def test_end_is_repeated_while_no_broker_ends_transactions() -> None:
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY])
+def test_end_is_repeated_while_no_broker_ends_transactions(code: ResponseCode) -> None:
     case = Case(retry_ms=5_000)
     ticket = case.begin()
-    case.codes[case.broker.address] = int(ResponseCode.SYSTEM_BUSY)
+    case.codes[case.broker.address] = int(code)
     ended = case.core.end(ticket, COMMIT, case.world.now)
     case.world.run(1_000)
     assert not ended.done

@@ -1,0 +1,1 @@
+"""Clusters, stores and clients of the last release together with those of this tree: `make versions`."""
