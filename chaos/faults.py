@@ -112,6 +112,7 @@ class Faults:
         self.violations: list[str] = []
         self._begun = time.monotonic()
         registry, storage = RegistryFaults(world, self.violations), StorageFaults(world, self.violations)
+        self._follow_advice = registry.follow_advice if is_beyond and world.mode is not Mode.STATIC else None
         self._kinds: dict[str, OfBroker] = {
             "kill": self._kill,
             "pause": self._pause,
@@ -173,6 +174,8 @@ class Faults:
             self.inject(self._draw_some())
             time.sleep(self._random.choice((0.0, 0.5, 2.0, 5.0)))
         self._revive()
+        if self._follow_advice is not None:
+            self._follow_advice()
 
     def inject(self, faults: Sequence[Drawn]) -> None:
         """Inject faults at once; return when all are over, and raise the first error then."""

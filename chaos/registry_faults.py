@@ -29,6 +29,7 @@ _KILLED = 0.5
 _CHANGES = ("switch", "kill", "nothing")
 _DOWN_SECONDS = 5.0
 """How long a master is down, so that another one is elected, or leaves the members in sync."""
+_ADVICE, _ADVICE_SECONDS = "force-master", 45.0
 _STEADY_SECONDS = 5.0
 """How long all members have to be in sync: members have read the restored record by then, and old leases are over."""
 _LOOK_SECONDS = 0.1
@@ -117,6 +118,16 @@ class RegistryFaults:
                 forced = target if self._force(target) else None
             time.sleep(_LOOK_SECONDS)
         return forced
+
+    def follow_advice(self) -> None:
+        """Force the member with the longest log to serve if members ask for that, as they do after great losses."""
+        world = self._world
+        until = time.monotonic() + _ADVICE_SECONDS
+        while not world.is_in_sync() and time.monotonic() < until:
+            reasons = [str(one.failover_status().get("why", "")) for one in world.brokers]
+            if any(_ADVICE in why for why in reasons):
+                self._force(max(world.brokers, key=Broker.log_end).broker_id)
+            time.sleep(_LOOK_SECONDS)
 
     def _check_logs(self, refuse: list[int], ends: dict[int, int]) -> None:
         """I1: check that members that refuse the record have kept their logs."""

@@ -1,6 +1,7 @@
 """Messages that groups pop: held for their invisible time, acknowledged, popped again.
 
-A message that was sent once is one for its group wherever it lies, also in a retry topic. Of others each place counts.
+A message that was sent once is one for its group wherever it lies, also in a retry topic. Of others each place counts;
+one that came back by a retry topic too early is an anomaly if its topic turns out to have it at one offset.
 
 Rules: pop-overlap, pop-again, pop-lost.
 """
@@ -46,6 +47,10 @@ class Pops:
         self._holds: dict[_Place, Hold] = {}
         self._single: dict[tuple[str, int], Hold] = {}
         """The same by consumer group and message, for those that were sent once."""
+        self._placed: dict[tuple[str, int], Hold] = {}
+        """(group, message) to its last hold from a place in the topic."""
+        self._early: list[tuple[int, str, int, int]] = []
+        """Messages that came back too early if they have one place, with the text and lines of the anomaly."""
         self._last: dict[tuple[str, int], int] = {}
         """(group, message) to the line of its last pop."""
         self._open: dict[tuple[str, int], tuple[Hold, float]] = {}
@@ -63,12 +68,32 @@ class Pops:
             known = self._single.get((group, message)) if is_single else self._holds.get(place)
             if known is not None and line["since"] < known.since_ms:
                 continue  # a late response: the message has come back to another pop since
+            if known is None and message >= 0 and given[0] < 0:
+                self._note_early(group, message, number, line)
             is_wrong = known is not None and self._promises.pops == "final" and self._judge(known, number, line, place)
             hold = Hold(message, number, line["since"], until_ms, is_open=not is_wrong)
             if given[0] >= 0:
                 self._holds[place] = hold
+                if message >= 0:
+                    self._placed[group, message] = hold
             if is_single:
                 self._single[group, message] = hold
+
+    def _note_early(self, group: str, message: int, number: int, line: Line) -> None:
+        """Note that a message came back from a retry topic while the group held it."""
+        known = self._placed.get((group, message))
+        if known is None or self._promises.pops != "final" or self._faults.after(known.line, broker_of(line["q"])):
+            return
+        early_ms = known.until_ms - self._promises.pop_slack_ms - line["t"]
+        if known.acked_ms == NEVER and early_ms > 0:
+            text = f"{group} got {self._messages.names[message]} from its retry topic {early_ms:.0f} ms too early"
+            self._early.append((message, text, known.line, number))
+
+    def judge(self) -> None:
+        """Add the messages that came back too early, of those with one place in their topic."""
+        for message, text, *lines in self._early:
+            if message not in self._messages.copies:
+                self._findings.add("pop-overlap", text, *lines)
 
     def polled(self, number: int, line: Line, messages: list[int]) -> None:
         """Record that a group got messages by a poll, which counts as given again."""

@@ -163,6 +163,7 @@ class Judge:
         """Judge what is certain at the end; return the result."""
         self._queues.judge()
         self._messages.judge()
+        self._pops.judge()
         self._assignments.judge_end(self._verdict.lines, self._last_ms)
         if self._has_order:
             self._graph.add_versions(self._messages, self._queues, self._faults, self._order.reported)

@@ -53,9 +53,7 @@ def run_gate(parts: Sequence[Part], seconds: float, results: Path, console: Cons
 
 def _run_piece(part: Part, results: Path, console: Console) -> Piece:
     """Run a part once; what it wrote is kept if it found something."""
-    first = max(
-        (piece.first + piece.runs for piece in read_pieces(results) if piece.part == part.name), default=SEED_BEGIN
-    )
+    first = max((one.first + part.step for one in read_pieces(results) if one.part == part.name), default=SEED_BEGIN)
     piece = Piece(part.name, datetime.now(UTC).isoformat(timespec="seconds"), _commit(), first=first)
     directory = Path(tempfile.mkdtemp(prefix=f"tandemq-gate-{part.name}-"))
     command = part.command(first, directory)

@@ -20,6 +20,8 @@ from chaos.other_clients import NAMES
 
 SEEDS, RUNS = 100, 6
 """Seeds and runs of one piece."""
+FIXED_SEEDS = SEEDS - SEEDS // 4 - SEEDS // 8
+"""Seeds of a piece with fixed roles; the others have a registry, or faults of storage, and numbers of their own."""
 SEED_BEGIN = 300_000
 """First seed of the first night; later ones go on where the last one ended."""
 AT_ONCE = ((), ("--at-once", "2"), ("--at-once", "3"), ("--beyond",))
@@ -42,13 +44,17 @@ _COUNTS = re.compile(r"(\d+) (passed|failed|errors?)\b")
 
 
 class Part(NamedTuple):
-    """One part. `command` gets the first seed and the directory for what is written; `read` fills the piece."""
+    """One part. `command` gets the first seed and the directory for what is written; `read` fills the piece.
+
+    `step`: the next piece begins so many seeds later.
+    """
 
     name: str
     title: str
     share: float
     command: Callable[[int, Path], list[str]]
     read: Callable[[Piece, Path, subprocess.CompletedProcess[str]], None]
+    step: int = 0
 
 
 def _python(*words: object) -> list[str]:
@@ -210,7 +216,7 @@ PARTS = (
     Part("failover", "kills of a master, name server's registry", 0, _failover("namesrv"), read_failover),
     Part("failover-zookeeper", "kills of a master, ZooKeeper", 0, _failover("zookeeper"), read_failover),
     Part("steady", "no kill, 80 % of all cores busy", 0, _steady, read_steady),
-    Part("simulation", "simulated clusters", 0.4, _simulate, read_seeds),
-    Part("processes", "real processes", 0.4, _chaos, read_runs),
-    Part("clients", "clients of RocketMQ", 0.2, _clients, read_clients),
+    Part("simulation", "simulated clusters", 0.4, _simulate, read_seeds, FIXED_SEEDS),
+    Part("processes", "real processes", 0.4, _chaos, read_runs, RUNS),
+    Part("clients", "clients of RocketMQ", 0.2, _clients, read_clients, 1),
 )

@@ -8,7 +8,7 @@ import pytest
 
 from chaos import stores
 from chaos.history import Stored
-from chaos.stores import Extent, check, differences, faults_of, records
+from chaos.stores import Extent, check, differences, faults_of, records, without_lacking_keys
 from tandemq import Message, Producer
 from tandemq.errors import LocalError
 from tandemq.run.local import LocalCluster
@@ -43,6 +43,14 @@ def test_valid_store_has_no_faults() -> None:
 def test_fault_reported_by_the_tool_is_a_violation(change: dict[str, Any], found: str) -> None:
     (violation,) = faults_of("a", SOUND | change)
     assert violation.startswith(found)
+
+
+def test_keys_of_repaired_records_may_be_missing_and_nothing_else() -> None:
+    lacking = {"where": "index", "log_offset": 7, "reason": "a key of the record is missing"}
+    other = {"where": "T/0@1", "log_offset": 9, "reason": "none"}
+    assert faults_of("a", without_lacking_keys(SOUND | {"derivedFaults": 1, "derived": [lacking]})) == []
+    (violation,) = faults_of("a", without_lacking_keys(SOUND | {"derivedFaults": 2, "derived": [lacking, other]}))
+    assert violation.startswith("I9: queues and index of a: 1 faults, 0 records not entered after a clean stop, first")
 
 
 def log_of(store: Path, data: bytes, *, start: int = 0, size: int = 100) -> Extent:

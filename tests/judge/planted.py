@@ -154,6 +154,25 @@ def pop_overlap() -> Lines:
     return run.lines()
 
 
+def pop_overlap_by_a_retry_topic() -> Lines:
+    """A message that may have been stored twice, and was not, comes back from the retry topic too early."""
+    return _popped_from_retry_topic(Q0, 0)
+
+
+def two_copies_popped() -> Lines:
+    """No fault: the second pop may be of the other copy."""
+    return _popped_from_retry_topic(Q1, 7)
+
+
+def _popped_from_retry_topic(q: str, offset: int) -> Lines:
+    run = Run()
+    run.send("a", "a-0", offset=0, sends=2)
+    run.pop(Q0, 0, "a-0")
+    run.pop("%RETRY%gp/a/0", -1, "a-0")
+    run.writer.note("end", "read", q=q, messages=messages(offset, ["a-0"]), **{"from": offset, "next": offset + 1})
+    return run.lines()
+
+
 def pop_again() -> Lines:
     run = Run()
     run.send("a", "a-0", offset=0)
@@ -243,7 +262,7 @@ PLANTED: dict[str, list[Callable[[], Lines]]] = {
     "late": [late],
     "recalled-read": [recalled_read],
     "offset-back": [offset_back],
-    "pop-overlap": [pop_overlap],
+    "pop-overlap": [pop_overlap, pop_overlap_by_a_retry_topic],
     "pop-again": [pop_again],
     "pop-lost": [pop_lost],
     "shared": [shared, shared_at_the_end],

@@ -19,6 +19,7 @@ from tests.judge.planted import (
     order,
     pop_again,
     shared,
+    two_copies_popped,
 )
 
 
@@ -72,6 +73,10 @@ def test_what_is_not_promised_is_no_anomaly(plant: Callable[[], Lines], promises
 
 def test_queue_that_changes_hands_in_time_is_no_anomaly() -> None:
     assert not verdict_of(briefly_shared()).anomalies
+
+
+def test_copy_that_is_popped_beside_another_one_is_no_anomaly() -> None:
+    assert not verdict_of(two_copies_popped()).anomalies
 
 
 def _fault(lines: Lines, index: int, **fields: object) -> Lines:

@@ -122,8 +122,8 @@ def up(
     The cluster is a name server and broker groups. A group is one SYNC_MASTER (ASYNC_MASTER without slaves) and its
     slaves. Each is a process of its own. With slaves the name server hosts the registry, unless --registry is given,
     and a slave becomes master when the master dies. With --mode slave-consume the slave only serves reads; with --mode
-    static it does neither.
-    --set applies a setting to all brokers. They accept SQL92 filters, unless --set enablePropertyFilter=false is given.
+    static it does neither. --set applies a setting to all brokers. They accept SQL92 filters, unless --set
+    enablePropertyFilter=false is given.
 
     A broker that exits by itself is reported and not restarted; the others continue. When a group has no running broker
     left, those included that were restarted by hand, or the name server exits, all processes are stopped, with exit
@@ -139,7 +139,6 @@ def up(
     Prometheus can scrape the cluster with the file prometheus.yml in --data.
     """
     from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
-    from tandemq.registry import parse_address  # noqa: PLC0415
     from tandemq.run.children import (  # noqa: PLC0415  # see `tandemq broker`
         ChildCluster,
         ClusterPorts,
@@ -147,24 +146,13 @@ def up(
         proxy_child,
     )
 
-    settings = {"enablePropertyFilter": "true"}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise ConfigError(
-                f"--set {pair}: KEY=VALUE is expected", hint="for instance --set flushDiskType=SYNC_FLUSH"
-            )
-        settings[key.strip()] = value.strip()
-    if registry is not None:
-        parse_address(registry)
-        settings["registryAddr"] = registry
     has_metrics = not no_metrics
     cluster = ChildCluster(
         data,
         groups=brokers,
         slaves=slaves,
         ports=ClusterPorts(port, ports_of, has_metrics) if port else ClusterPorts(has_metrics=has_metrics),
-        settings=settings,
+        settings=_broker_settings(pairs, registry),
         mode=Mode(mode) if mode is not None else None if slaves else Mode.STATIC,
         keeps_groups=_has_database(),
         tls=_certificates(tls_cert, tls_key, tls_ca) or with_tls,
@@ -192,6 +180,24 @@ def up(
         raise LocalError(f"{', '.join(unclean)} did not stop cleanly", hint=f"logs are in {data}")
     if not as_json:
         click.echo(f"stopped; its data are in {data}")
+
+
+def _broker_settings(pairs: tuple[str, ...], registry: str | None) -> dict[str, str]:
+    """Return the settings of all brokers."""
+    from tandemq.registry import parse_address  # noqa: PLC0415  # see `tandemq broker`
+
+    settings = {"enablePropertyFilter": "true"}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"--set {pair}: KEY=VALUE is expected", hint="for instance --set flushDiskType=SYNC_FLUSH"
+            )
+        settings[key.strip()] = value.strip()
+    if registry is not None:
+        parse_address(registry)
+        settings["registryAddr"] = registry
+    return settings
 
 
 def _certificates(cert: Path | None, key: Path | None, ca: Path | None) -> "ClusterCertificates | None":

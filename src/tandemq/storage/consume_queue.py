@@ -197,8 +197,10 @@ class ConsumeQueue(QueueTail):
         """Add a hole for a damaged message, so that no new message gets its offset; False if it is not the next one."""
         if queue_offset != self.max_offset or not queue_offset:
             return False
-        self.stage_entry(self.last_log_end, PREFILL_SIZE, 0)
+        end = self.last_log_end
+        self.stage_entry(end, PREFILL_SIZE, 0)
         self.commit_staged()
+        self.last_log_end = end  # the size of a hole is none: the log has room for more missing messages behind it
         return True
 
     def correct(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:

@@ -330,6 +330,27 @@ def test_offset_of_a_damaged_last_message_is_not_reused() -> None:
     assert put(store, 21, topic="T0", queue_id=1)[0] == queue_offset + 2
 
 
+def test_messages_behind_a_damaged_range_are_entered_and_their_offsets_not_reused() -> None:
+    """Found by chaos seed 9117 (damage-log): only the first message of the range could still be read in part."""
+    disk = new_disk()
+    store = start(disk)
+    fill(store, 3)
+    first, place, _ = put(store, 10, topic="T0", queue_id=1)
+    _, lost, _ = put(store, 11, topic="T0", queue_id=1)
+    _, behind, _ = put(store, 12, topic="T0", queue_id=1)
+    last, end, _ = put(store, 13, topic="T0", queue_id=1)
+    store.commit()
+    disk.flip("commitlog/00000000000000000000", place + 92, 2)
+    disk.flip("commitlog/00000000000000000000", lost + 5, 2)
+    store, _ = reopen(disk)
+    assert [damage[:2] for damage in store.damaged] == [(place, behind)]
+    assert not store.suspect_entries
+    queue = store.queues["T0", 1]
+    assert [queue.entry(offset).size for offset in (first, first + 1)] == [0x7FFFFFFF, 0x7FFFFFFF]
+    assert [queue.entry(offset).log_offset for offset in (first + 2, last)] == [behind, end]
+    assert put(store, 20, topic="T0", queue_id=1)[0] == last + 1
+
+
 def test_truncated_log_file_is_refused_with_its_name() -> None:
     disk = new_disk()
     store = start(disk)
