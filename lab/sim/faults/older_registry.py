@@ -7,6 +7,7 @@ contain must keep their logs until an operator decides. The others cannot know, 
 then a loss like one that an operator has accepted.
 """
 
+import json
 from collections.abc import Callable
 from random import Random
 
@@ -14,9 +15,10 @@ from lab.sim.checkers.groups import GroupChecks
 from lab.sim.world.cluster import Host
 from lab.sim.world.groups import GroupCluster, RegistryCopy, mode_of, stage_of
 from lab.sim.world.world import MS, SECOND, World
+from tandemq.broker.roles.journal import FILE
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.lineage import continues
-from tandemq.coordination.registry.records import GroupState, Mode
+from tandemq.coordination.registry.records import GroupState, Mode, state_from_fields
 from tandemq.registry import NAME_SERVER
 
 SHARE = 0.2
@@ -84,10 +86,16 @@ class OlderRegistry:
         return is_running and stage_of(host) in (MemberStage.SERVING, MemberStage.SLAVE)
 
     def _seen_more(self, host: Host, copy: RegistryCopy) -> GroupState | None:
-        """Return the newest record that a member has seen, if the copy's does not continue it."""
-        assert host.broker is not None and host.broker.failover is not None, "it is well"
-        record, seen = self._cluster.record_in(copy, host.group), host.broker.failover.member.seen
-        return None if record is None or seen is None or continues(record, seen) else seen
+        """Return the newest record that a member has seen and saved, if the copy's does not continue it.
+
+        While its disk is full a member cannot save the record, acknowledges nothing, and may forget it.
+        """
+        saved = json.loads(host.machine.disk.peek(FILE.path, 1 << 20, 0, safe=False) or b"{}").get("seen")
+        record = self._cluster.record_in(copy, host.group)
+        if record is None or saved is None:
+            return None
+        seen = state_from_fields(FILE.path, saved)
+        return None if continues(record, seen) else seen
 
     def may_serve(self, host: Host) -> bool:
         """Return whether a member serves by the older record, or is its master and waits; others have seen more."""
