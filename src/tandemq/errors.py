@@ -120,7 +120,7 @@ class RecordTooLarge(StoreError):
 
 
 class DiskFull(StoreError):
-    """No space on the device; nothing was written and the log is unchanged."""
+    """No space on the device, or no descriptor for a file; nothing was written and the log is unchanged."""
 
     retriable = True
 

@@ -22,10 +22,37 @@ TIMED = "commitlog/"
 BUFFERS_PER_WRITE = 1024
 """The kernel accepts no more in one call."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors of a call that opens a file: it did nothing, and may succeed later."""
 RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 """Flag of a read that must not wait for the device; 0 where the system has none, and each read may wait."""
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 """Errors of file systems that do not know the flag."""
+
+
+def _error_of(what: str, error: OSError) -> DiskFull | DiskFailed:
+    """Convert an error of an open file."""
+    if error.errno in _FULL:
+        return DiskFull(f"{what}: no space left on the device", hint="free space; nothing is lost")
+    return DiskFailed(
+        f"{what}: {os.strerror(error.errno or 0)}", hint="check the device and the permissions of the file"
+    )
+
+
+def _opened(what: str, flags: int, mode: int = 0o644) -> int:
+    """Open a file and return its descriptor.
+
+    Raises:
+        DiskFull: the process or the machine lacks descriptors or memory for it now.
+        OSError: any other error.
+    """
+    try:
+        return os.open(what, flags | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno not in _SCARCE:
+            raise
+        text = f"{what}: {os.strerror(error.errno)}"
+        raise DiskFull(text, hint="raise the limit of open files, or of memory; nothing is lost") from error
 
 
 @contextmanager
@@ -33,11 +60,7 @@ def _store_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
-            raise DiskFull(f"{what}: no space left on the device", hint="free space; nothing is lost") from error
-        raise DiskFailed(
-            f"{what}: {os.strerror(error.errno or 0)}", hint="check the device and the permissions of the file"
-        ) from error
+        raise _error_of(what, error) from error
     except ValueError as error:  # raised by Python for the descriptor -1
         raise DiskFailed(f"{what}: the file is closed") from error
 
@@ -88,11 +111,7 @@ class RealFile:
 
     def error(self, error: OSError) -> DiskFull | DiskFailed:
         """Convert an OSError of an operation on this file."""
-        if error.errno in _FULL:
-            return DiskFull(f"{self.path}: no space left on the device", hint="free space; nothing is lost")
-        return DiskFailed(
-            f"{self.path}: {os.strerror(error.errno or 0)}", hint="check the device and the permissions of the file"
-        )
+        return _error_of(self.path, error)
 
     def pread(self, size: int, position: int) -> bytes:
         """See `boundary.File`."""
@@ -228,7 +247,7 @@ class RealDisk:
         """
         path = self.root / "lock"
         with _store_errors(str(path)):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = _opened(str(path), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         except OSError as error:
@@ -257,8 +276,7 @@ class RealDisk:
         with _store_errors(full):
             if create:
                 os.makedirs(os.path.dirname(full), exist_ok=True)
-            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-            fd = os.open(full, flags, 0o600 if is_secret else 0o644)
+            fd = _opened(full, os.O_RDWR | (os.O_CREAT if create else 0), 0o600 if is_secret else 0o644)
         if self.writes is not None and path.startswith(TIMED):
             return TimedFile(full, fd, self.writes)
         return RealFile(full, fd)
@@ -291,7 +309,7 @@ class RealDisk:
         with _store_errors(str(full)):
             full.parent.mkdir(parents=True, exist_ok=True)
             mode = 0o600 if is_secret else 0o644
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+            fd = _opened(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
             try:
                 view = memoryview(data)
                 while view:
@@ -304,7 +322,7 @@ class RealDisk:
 
     def _sync_names(self, directory: Path) -> None:
         """Sync the directory after a rename: otherwise a power loss may restore the previous file."""
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _opened(str(directory), os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:

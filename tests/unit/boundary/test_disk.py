@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.sim.world.disk import OPERATIONS, DiskEffect, SimDisk
+from lab.sim.world.disk import OPERATIONS, PAGE_BYTES, DiskEffect, SimDisk
 from tandemq.boundary import Buffer, Disk, DiskUsage
 from tandemq.errors import DiskFailed, DiskFull, StoreError
 from tandemq.real.disk import RealDisk
@@ -448,9 +448,21 @@ def test_sim_disk_reads_older_bytes_for_a_while() -> None:
     file.pwrite(b"old", 0)
     disk.lie("pread", DiskEffect.STALE, 2, times=1, prefix="f")
     file.pwrite(b"new bytes", 0)
+    file.datasync()
     assert [file.pread(9, 0) for _ in range(3)] == [b"new bytes", b"old" + bytes(6), b"new bytes"]
     disk.heal()
     assert disk.read("f") == b"new bytes"
+
+
+def test_sim_disk_reads_bytes_that_are_not_synced_from_memory() -> None:
+    disk = SimDisk(Random(1))
+    file = disk.open("f", create=True)
+    file.pwrite(bytes(PAGE_BYTES) + b"old", 0)
+    file.datasync()
+    disk.lie("pread", DiskEffect.STALE, 1, times=2, prefix="f")
+    file.pwrite(b"new", 0)
+    assert file.pread(3, 0) == b"new"
+    assert file.pread(3, PAGE_BYTES) == b"old"
 
 
 def test_sim_disk_is_the_same_for_the_same_seed() -> None:

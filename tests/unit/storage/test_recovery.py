@@ -1,13 +1,17 @@
 """Recovery of a store: no synced message is lost, no refused message comes back."""
 
+import errno
+import os
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from lab.sim.world.disk import PowerLoss, SimDisk
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged, StoreError
+from tandemq.real.disk import RealDisk
 from tandemq.storage.checkpoint import read_marks, write_checkpoint
 from tandemq.storage.quarantine import quarantine_tail
 from tests.samples import every
@@ -240,6 +244,28 @@ def test_writes_after_a_device_error_are_refused_until_a_restart() -> None:
     assert flags(store) == list(range(5))
     store, _ = reopen(disk)
     fill(store, 5, first=5)
+    assert check(store) == list(range(10))
+
+
+@pytest.mark.parametrize("lack", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_lack_of_descriptors_fails_the_writes_of_that_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: int
+) -> None:
+    def fail(path: str, *_: object) -> int:
+        raise OSError(lack, os.strerror(lack), path)
+
+    disk = RealDisk(tmp_path)
+    store = start(disk)
+    fill(store, 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", fail)
+        fill(store, 2, first=3)
+        for _ in range(3):
+            put(store, 99, size=3_500)  # needs another file
+            with pytest.raises(DiskFull, match=os.strerror(lack)):
+                store.commit()
+    assert flags(store) == list(range(5))
+    fill(store, 5, first=5, size=700)
     assert check(store) == list(range(10))
 
 
