@@ -5,7 +5,7 @@
                                        too little, the kernel kills it
 
 The group is made below that of the process (version 1 or 2), as root, and is removed at the end of the block. Where
-no group can be made, `can_limit` says why.
+no group can be made, `limit_refusal` returns the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GONE = (OSError, ProcessLookupError)
 _numbers = itertools.count(1)
 
 
-def can_limit(controller: str) -> str:
+def limit_refusal(controller: str) -> str:
     """Return "" if a process of ours can be limited, else why not."""
     try:
         with _group(controller, os.getpid(), moves=False) as group:
@@ -52,7 +52,7 @@ def cpu_quota(pid: int, share: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def memory_limit(pid: int, more: int) -> Iterator[None]:
-    """Let a process have so many bytes more: what it has is charged to the group that it was in. Its files count."""
+    """Limit the bytes of memory that a process allocates from now on, pages of its files included."""
     with _group(MEMORY, pid) as group:
         (group / _FILES[_version(MEMORY), MEMORY]).write_text(str(more), encoding="ascii")
         yield

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from chaos.brokers import GROUP
+from chaos.reading import Held
 from chaos.recorder import content_hash
 from judge.writing import HistoryWriter
 from tandemq.model.topic import HALF_TOPIC
@@ -59,15 +60,6 @@ class Delivered(NamedTuple):
     at_ms: float
     queue_id: int = -1
     offset: int = -1
-
-
-class Held(NamedTuple):
-    """A queue at the end: offset and body of its messages, and its end."""
-
-    topic: str
-    queue_id: int
-    messages: list[tuple[int, str]]
-    end: int
 
 
 @dataclass(slots=True)

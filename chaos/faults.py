@@ -12,7 +12,7 @@ from typing import Any
 
 from chaos.beyond import BeyondFaults
 from chaos.brokers import Broker
-from chaos.cgroups import CPU, MEMORY, can_limit, cpu_quota, memory_limit
+from chaos.cgroups import CPU, MEMORY, cpu_quota, limit_refusal, memory_limit
 from chaos.damaged_files import copies, damage
 from chaos.machines import SHARDS, Machine
 from chaos.processes import FaultyChild, GrpcProxy
@@ -163,7 +163,7 @@ class Faults:
             found += ["memory", "memory-limit", "older-registry"]
         if self._world.mode is Mode.STATIC:  # an operator edits settings there, and the registry decides nothing
             found += ["configure", "switch", "older-registry"]
-        found += [kind for kind, controller in _LIMITS.items() if can_limit(controller)]
+        found += [kind for kind, controller in _LIMITS.items() if limit_refusal(controller)]
         return found
 
     def run(self, seconds: float) -> None:

@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,16 +30,16 @@ from rich.console import Console
 
 from chaos import other_clients
 from chaos.brokers import GROUP
-from chaos.client_events import Held
 from chaos.kill_groups import ELECT, KINDS, OURS, Group, group_of, kinds_of
 from chaos.other_clients import ORDERED, ORDERED_READERS, QUEUES, TOPIC
 from chaos.own_clients import OwnClients
 from chaos.pops import INVISIBLE_S
+from chaos.reading import Held, read_to_end
 from chaos.recorder import Recorder, content_hash
 from chaos.run import HISTORY
-from judge.verdict import Verdict, judge
+from judge.verdict import judge
 from judge.writing import HistoryWriter
-from tandemq import Admin, PullConsumer
+from tandemq import Admin
 from tandemq.errors import TandemError
 from tandemq.model.group import ExponentialRetryPolicy, GroupRetryPolicy, SubscriptionGroupConfig
 from tests.interop.grpc_clients import LANGUAGES
@@ -116,7 +115,7 @@ def run(plan: Plan, directory: Path, history: Path) -> dict[str, Any]:
         "anomalies": dict(verdict.counts),
         "not_judged": verdict.not_judged,
     }
-    report["violations"] = _of_judge(verdict) + violations
+    report["violations"] = [f"judge: {text}" for text in verdict.summary()] + violations
     return report
 
 
@@ -131,14 +130,6 @@ def _planned(plan: Plan) -> dict[str, Any]:
         "brokers": plan.brokers,
         "clients": plan.clients,
     }
-
-
-def _of_judge(verdict: Verdict) -> list[str]:
-    found = []
-    for rule, count in verdict.counts.items():
-        first = next(one for one in verdict.anomalies if one.rule == rule)
-        found.append(f"judge: {count} {rule}, first: {first.text}, lines {first.lines} of the history")
-    return found
 
 
 def _names(plan: Plan) -> tuple[str, str]:
@@ -156,12 +147,12 @@ def _inject(plan: Plan, group: Group) -> None:
 def _run_own(plan: Plan, group: Group, file: Any) -> tuple[dict[str, Any], list[str]]:
     """Run TandemQ's clients; return their figures and violations."""
     name, system = _names(plan)
-    promises = {"pop_slack_ms": INVISIBLE_S * 1_000}  # when a message was popped is not known
+    promises = {"pop_slack_ms": INVISIBLE_S * 1_000}  # a new master may hand them out at once: docs/reference/pop.md
     recorder = Recorder(file, TOPIC, GROUP, run=name, system=system, promises=promises)
     clients = OwnClients(group, recorder)
     _inject(plan, group)
     clients.finish()
-    for queue in asyncio.run(_read_to_end(group.address, (TOPIC,))):
+    for queue in _held(group, TOPIC):
         messages = [[offset, body, content_hash(body, body.partition("-")[0])] for offset, body in queue.messages]
         fields: dict[str, Any] = {"from": 0, "next": queue.end, "messages": messages, "complete": True}
         recorder.writer.note("broker", "read", q=recorder.queue(queue.queue_id), node="broker", **fields)
@@ -186,7 +177,7 @@ def _run_others(plan: Plan, group: Group, file: Any, directory: Path) -> tuple[d
         clients.stop_sending()
         clients.drain()
         clients.close()
-    held = asyncio.run(_read_to_end(group.address, (TOPIC, ORDERED)))
+    held = _held(group, TOPIC, ORDERED)
     clients.observed.place(held)
     writer = HistoryWriter(file, lambda: time.time() * 1_000, run=name, system=system)
     clients.observed.write(writer, held)
@@ -194,26 +185,9 @@ def _run_others(plan: Plan, group: Group, file: Any, directory: Path) -> tuple[d
     return clients.observed.report(), violations
 
 
-async def _read_to_end(address: str, topics: Sequence[str]) -> list[Held]:
-    """Return what every queue holds, when nothing is sent any more."""
-    found = []
-    for topic in topics:
-        async with PullConsumer(address, group=f"killed-{topic}-again") as consumer:
-            queues = await consumer.queues(topic)
-            consumer.assign(queues)
-            ends = {queue: (await consumer.bounds(queue)).end for queue in queues}
-            for queue in queues:
-                consumer.seek(queue, 0)
-            messages: dict[int, list[tuple[int, str]]] = {queue.queue_id: [] for queue in queues}
-            until = time.monotonic() + _READ_S
-            while any((consumer.position(queue) or 0) < end for queue, end in ends.items()):
-                for queue, message in await consumer.poll_queues(timeout_s=1.0):
-                    body = message.body.decode(errors="replace")
-                    messages[queue.queue_id].append((message.queue_offset, body))
-                if time.monotonic() > until:
-                    raise PeerError(f"the queues cannot be read to their ends {ends}")
-        found += [Held(topic, queue.queue_id, messages[queue.queue_id], end) for queue, end in ends.items()]
-    return found
+def _held(group: Group, *topics: str) -> list[Held]:
+    """Return what the queues of topics hold in the end."""
+    return asyncio.run(read_to_end(group.address, topics, group="killed-again", within_s=_READ_S))
 
 
 def _try_prepare(address: str, *, has_types: bool) -> bool:

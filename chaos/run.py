@@ -38,15 +38,13 @@ from chaos.clients import CONSUMERS, DELAYS, TOPIC, Clients
 from chaos.faults import KINDS, Faults
 from chaos.logical_history import LogicalHistory
 from chaos.machines import SHARDS, Machine
-from chaos.permissions import overlaps
-from chaos.processes import mono_ms
 from chaos.recorder import Recorder
 from chaos.registries import RegistryServers
 from chaos.requests import TOPIC as STATIC_TOPIC
 from chaos.resources import leaks
+from chaos.rights import rights
 from chaos.stores import check, records
 from chaos.world import World
-from judge.anomalies import Anomaly
 from judge.history import HistoryError
 from judge.verdict import judge
 from tandemq.coordination.registry.records import Mode
@@ -151,11 +149,13 @@ def run(
         clients.start()
         faults = Faults(world, random, only, at_once=at_once, is_beyond=is_beyond)
         faults.run(seconds)
-        violations, is_whole = _wait_whole(world)
+        violations = world.wait_whole()
+        is_whole = not violations
         violations += faults.violations
         violations += clients.finish()
         if is_whole:
-            lagging, is_whole = _wait_whole(world)
+            lagging = world.wait_whole()
+            is_whole = not lagging
             violations += lagging
         grown = [growth for child in world.children if (growth := child.growth()) is not None]
         violations += leaks(grown)
@@ -208,13 +208,7 @@ def judged(path: Path) -> list[str]:
             verdict = judge(file)
     except HistoryError as error:
         return [f"judge: the history cannot be read: {error}"]
-    first: dict[str, Anomaly] = {}
-    for anomaly in verdict.anomalies:
-        first.setdefault(anomaly.rule, anomaly)
-    return [
-        f"judge: {count} {rule}, first: {first[rule].text}, lines {first[rule].lines} of the history"
-        for rule, count in verdict.counts.items()
-    ]
+    return [f"judge: {text}" for text in verdict.summary()]
 
 
 def _by_clocks(violations: list[str], faults: list[dict[str, Any]]) -> list[str]:
@@ -232,30 +226,6 @@ def _draw_shard(seed: int, shards: bool | None) -> tuple[int | None, dict[str, S
         return None, {}
     # A topic of clients is made on its own shard, not on the first one that a client finds.
     return shard, {"autoCreateTopicEnable": "false", "shardRolesTogether": str(is_together).lower()}
-
-
-def _wait_whole(world: World) -> tuple[list[str], bool]:
-    """Wait until the group is active with all members in sync; return violations of I14, and whether it is."""
-    try:
-        world.wait(world.is_whole)
-    except TandemError as error:
-        standings = {broker.broker_id: broker.failover_status().get("why", "no answer") for broker in world.brokers}
-        return [f"I14: it does not serve again: {error}; {standings}"], False
-    return [], True
-
-
-def rights(brokers: Sequence[Broker]) -> list[str]:
-    """Return violations of I6 in the logs of members that have stopped."""
-    machines = [broker for broker in brokers if isinstance(broker, Machine)]
-    if machines:
-        found = [text for machine in machines for text in machine.ended_shards()]
-        for shard in range(SHARDS):
-            lines = {machine.name: machine.lines_of(shard) for machine in machines}
-            deaths = {machine.name: sorted(machine.shard_deaths[shard]) for machine in machines}
-            found += [f"{text} (shard {shard})" for text in overlaps(lines, deaths, mono_ms())]
-        return found
-    logs = {b.name: b.log_path.read_text(encoding="utf-8", errors="replace").splitlines() for b in brokers}
-    return overlaps(logs, {broker.name: broker.deaths for broker in brokers}, mono_ms())
 
 
 def check_stores(

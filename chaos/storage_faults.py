@@ -138,10 +138,9 @@ class StorageFaults:
             return
         until, lacks = time.monotonic() + REPAIR_SECONDS, ["no active member"]
         while lacks and time.monotonic() < until:
-            if (master := world.master) is None or not (wanted := tables_of(master)):
-                continue
-            lacks = lacking(wanted, tables_of(broker)) if master is not broker else []
             time.sleep(_LOOK_SECONDS)
+            if (master := world.master) is not None and (wanted := tables_of(master)):
+                lacks = lacking(wanted, tables_of(broker)) if master is not broker else []
         if lacks:
             self._violations.append(f"I7: {REPAIR_SECONDS:g} s {after} it lacks {', '.join(lacks[:_SHOWN])}")
 

@@ -26,7 +26,7 @@ from tandemq.codec.remoting.fastjson import loads
 from tandemq.config.samples import ON_ANY_DISK
 from tandemq.config.shards import shard_name
 from tandemq.coordination.registry.records import Mode
-from tandemq.errors import LocalError
+from tandemq.errors import LocalError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.children import Child, synced_slaves
@@ -244,6 +244,15 @@ class World:
             child.signal_stop()
         unclean = [f"I16: {child.name} did not stop cleanly" for child in self.children if not child.stop()]
         return [text for child in self.children for text in child.ended] + unclean + self.registry.ended()
+
+    def wait_whole(self) -> list[str]:
+        """Wait until the group is whole; return violations of I14."""
+        try:
+            self.wait(self.is_whole)
+        except TandemError as error:
+            reasons = {broker.broker_id: broker.failover_status().get("why", "no answer") for broker in self.brokers}
+            return [f"I14: it does not serve again: {error}; {reasons}"]
+        return []
 
     def wait(self, condition: Any, seconds: float = START_SECONDS) -> None:
         """Wait for a state.

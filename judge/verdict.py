@@ -39,6 +39,16 @@ class Verdict:
     not_judged: list[str] = field(default_factory=list)
     """What the history does not suffice for."""
 
+    def summary(self) -> list[str]:
+        """Return a line for each rule that found something: how often, and the first anomaly."""
+        first: dict[str, Anomaly] = {}
+        for anomaly in self.anomalies:
+            first.setdefault(anomaly.rule, anomaly)
+        return [
+            f"{count} {rule}, first: {first[rule].text}, lines {first[rule].lines} of the history"
+            for rule, count in self.counts.items()
+        ]
+
 
 class Judge:
     """Judges the lines of one history."""

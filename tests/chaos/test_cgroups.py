@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from chaos import cgroups
-from chaos.cgroups import CPU, MEMORY, can_limit, cpu_quota, memory_limit
+from chaos.cgroups import CPU, MEMORY, cpu_quota, limit_refusal, memory_limit
+from tandemq.errors import LocalError
 
 _PROBE = """
 import sys
@@ -25,7 +26,7 @@ _BYTES = 64 << 20
 
 @pytest.fixture
 def probe() -> Iterator[subprocess.Popen[str]]:
-    """A process that takes as much memory as it is told."""
+    """A process that allocates as much memory as requested."""
     running = subprocess.Popen([sys.executable, "-c", _PROBE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert ask(running, 1) == "done"
     yield running
@@ -49,7 +50,10 @@ def group_of(pid: int) -> str:
 def test_limited_process_has_a_group_of_its_own_for_a_while(probe: subprocess.Popen[str]) -> None:
     before = group_of(probe.pid)
     for controller, limited in ((CPU, cpu_quota(probe.pid, 0.2)), (MEMORY, memory_limit(probe.pid, _BYTES))):
-        if not can_limit(controller):
+        if limit_refusal(controller):
+            with pytest.raises((LocalError, OSError)), limited:
+                pass
+        else:
             with limited:
                 assert f"tandemq-chaos-{os.getpid()}-" in group_of(probe.pid)
                 assert ask(probe, 1) == "done"
@@ -59,10 +63,13 @@ def test_limited_process_has_a_group_of_its_own_for_a_while(probe: subprocess.Po
 
 @pytest.mark.system
 def test_process_that_takes_more_memory_than_its_limit_is_killed(probe: subprocess.Popen[str]) -> None:
-    if not can_limit(MEMORY):
-        with memory_limit(probe.pid, _BYTES // 4):
-            assert ask(probe, _BYTES) == ""
-        assert probe.wait() == -signal.SIGKILL
+    if limit_refusal(MEMORY):
+        with pytest.raises((LocalError, OSError)), memory_limit(probe.pid, _BYTES // 4):
+            pass
+        return
+    with memory_limit(probe.pid, _BYTES // 4):
+        assert ask(probe, _BYTES) == ""
+    assert probe.wait() == -signal.SIGKILL
 
 
 def _as_v2(root: Path) -> Path:
@@ -76,8 +83,8 @@ def _as_v2(root: Path) -> Path:
 def test_machine_without_control_groups_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
     monkeypatch.setattr(cgroups, "_parent", lambda _controller, _pid: tmp_path / "missing")
-    assert "missing does not exist" in can_limit(CPU)
+    assert "missing does not exist" in limit_refusal(CPU)
     own = _as_v2(tmp_path)
     monkeypatch.setattr(cgroups, "_parent", lambda _controller, _pid: own)
-    assert "cannot be written" in can_limit(MEMORY) or "No such file" in can_limit(MEMORY)
+    assert "cannot be written" in limit_refusal(MEMORY) or "No such file" in limit_refusal(MEMORY)
     assert (own / "cgroup.subtree_control").read_text() == "+memory"

@@ -2,7 +2,8 @@
 
 import io
 
-from chaos.client_events import Decided, Delivered, Held, Observed, Sent
+from chaos.client_events import Decided, Delivered, Observed, Sent
+from chaos.reading import Held
 from judge.verdict import Verdict, judge
 from judge.writing import HistoryWriter
 

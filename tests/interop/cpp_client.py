@@ -47,4 +47,4 @@ class CppDriver(LineDriver):
 
     def environment(self) -> dict[str, str]:
         """Return the environment: the client writes its logs below its home."""
-        return {**super().environment(), "HOME": str(self.directory)}
+        return {**super().environment(), "HOME": str(self.directory), "PYTHONPATH": str(REPOSITORY)}

@@ -238,7 +238,8 @@ class GrpcClient(LineDriver):
 
     def environment(self) -> dict[str, str]:
         """Return the environment: clients write their logs below their home."""
-        return {**super().environment(), "HOME": str(self.directory), **self._trusted}
+        own = {"HOME": str(self.directory), "PYTHONPATH": str(REPOSITORY)}
+        return {**super().environment(), **own, **self._trusted}
 
     def towards(self, endpoints: str) -> Self:
         """Return the same process for clients of another proxy."""

@@ -2,7 +2,7 @@
 
 fill()    plain messages and committed offsets, pops in flight, delayed and timed messages, transactions without an
           end, a static topic, users and policies, limits, settings of a group and the broker, a deleted topic
-facts()   what administrators are told about it, and every message
+facts()   what requests of administrators return, and every message
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.brokers import GROUP
+from chaos.reading import read_to_end
 from lab.sim.workload.static_topic_requests import mapping_body, part_in, read_request, segment, update_request
 from tandemq import Admin, ConsumeFrom, Message, Producer, PullConsumer
 from tandemq.client.blocking import BlockingPopConsumer, BlockingPoppedMessage, BlockingTransactionProducer
@@ -229,21 +230,8 @@ def _make_static(broker: Alone) -> None:
 
 def bodies(at: str, topic: str) -> list[tuple[int, int, str]]:
     """Return queue, offset and body of all messages of a topic, in order."""
-    return asyncio.run(_bodies(at, topic))
-
-
-async def _bodies(at: str, topic: str) -> list[tuple[int, int, str]]:
-    found: list[tuple[int, int, str]] = []
-    async with PullConsumer(at, group="inspecting") as consumer, asyncio.timeout(DEADLINE_S):
-        queues = await consumer.queues(topic)
-        consumer.assign(queues)
-        ends = {queue: (await consumer.bounds(queue)).end for queue in queues}
-        for queue in queues:
-            consumer.seek(queue, 0)
-        while any((consumer.position(queue) or 0) < end for queue, end in ends.items()):
-            for queue, message in await consumer.poll_queues(timeout_s=0.5):
-                found.append((queue.queue_id, message.queue_offset, message.body.decode()))
-    return sorted(found)
+    held = asyncio.run(read_to_end(at, (topic,), group="inspecting", within_s=DEADLINE_S))
+    return sorted((queue.queue_id, *message) for queue in held for message in queue.messages)
 
 
 def facts(broker: Alone) -> dict[str, Any]:

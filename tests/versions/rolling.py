@@ -19,7 +19,8 @@ from chaos import filters, grpc_clients, timers, transactions
 from chaos.brokers import GROUP, Broker
 from chaos.clients import DELAYS, TOPIC, Clients
 from chaos.recorder import Recorder
-from chaos.run import check_stores, judged, promises_of, rights
+from chaos.rights import rights
+from chaos.run import check_stores, judged, promises_of
 from chaos.stores import EXIT_FAULTS, faults_of
 from tandemq.client.connection import try_request
 from tandemq.coordination.registry.records import Mode

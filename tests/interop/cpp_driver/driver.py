@@ -1,7 +1,6 @@
 """Driver of RocketMQ's C++ remoting client, unmodified, by its Python binding, for the interop tests and chaos.
 
-It runs in an environment of its own, see tests/interop/cpp_client.py. An order is a line `id verb key=value …` with
-percent-encoded values, an event is a line of JSON with the id of its order:
+It runs in an environment of its own, see tests/interop/cpp_client.py. Orders and events, as in tests/interop/orders.py:
 
     produce   namesrv group topic prefix interval_ms [queues]: PREFIX-0, PREFIX-1, … until `id stop`; `sent`, `failed`.
               queues=N: message i goes to queue i modulo N
@@ -15,20 +14,16 @@ The last event of an order is `done`, or `error`.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-import threading
-import time
 import traceback
-import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
 from rocketmq.client import Message, Producer, PushConsumer
 from rocketmq.exceptions import RocketMQException
 
-_out = threading.Lock()
+from tests.interop.orders import Order, take_orders
+
 _STATUSES = {
     "OK": "SEND_OK",
     "FLUSH_DISK_TIMEOUT": "FLUSH_DISK_TIMEOUT",
@@ -37,32 +32,16 @@ _STATUSES = {
 }
 
 
-class Order:
-    """One order: its parameters and its end."""
-
-    def __init__(self, line: str) -> None:
-        self.id, self.verb, *words = line.rstrip("\n").split(" ")
-        pairs = (word.partition("=") for word in words if word)
-        self.values = {key: urllib.parse.unquote(value) for key, _, value in pairs}
-        self.stopped = threading.Event()
-
-    def emit(self, event: str, **values: object) -> None:
-        """Print an event of this order."""
-        line = json.dumps({"id": self.id, "event": event, "at_ms": int(time.time() * 1_000), **values})
-        with _out:
-            print(line, flush=True)
-
-
 def produce(order: Order) -> None:
     """Send one message after another until the order is stopped."""
-    queues = int(order.values.get("queues", "0"))
-    producer = Producer(order.values["group"], timeout=3_000)
-    producer.set_namesrv_addr(order.values["namesrv"])
+    queues = order.number("queues")
+    producer = Producer(order.text("group"), timeout=3_000)
+    producer.set_namesrv_addr(order.text("namesrv"))
     producer.start()
     number = 0
-    while not order.stopped.wait(int(order.values["interval_ms"]) / 1_000):
-        body = f"{order.values['prefix']}-{number}"
-        message = Message(order.values["topic"])
+    while not order.stopped.wait(order.number("interval_ms") / 1_000):
+        body = f"{order.text('prefix')}-{number}"
+        message = Message(order.text("topic"))
         message.set_body(body)
         try:
             result = producer.send_orderly(message, number % queues) if queues else producer.send_sync(message)
@@ -76,9 +55,9 @@ def produce(order: Order) -> None:
 
 def push(order: Order) -> None:
     """Report each delivery until the order is stopped."""
-    consumer = PushConsumer(order.values["group"], orderly=order.values.get("orderly") == "true")
-    consumer.set_namesrv_addr(order.values["namesrv"])
-    consumer.set_instance_name(f"{order.values['group']}-{os.getpid()}")
+    consumer = PushConsumer(order.text("group"), orderly=order.text("orderly") == "true")
+    consumer.set_namesrv_addr(order.text("namesrv"))
+    consumer.set_instance_name(f"{order.text('group')}-{os.getpid()}")
 
     def take(message: Any) -> None:
         order.emit(
@@ -90,7 +69,7 @@ def push(order: Order) -> None:
             reconsumeTimes=message.reconsume_times,
         )
 
-    consumer.subscribe(order.values["topic"], take)
+    consumer.subscribe(order.text("topic"), take)
     consumer.start()
     order.emit("started")
     order.stopped.wait()
@@ -110,21 +89,7 @@ def run(order: Order) -> None:
         order.emit("done")
 
 
-def main() -> None:
-    """Take orders until standard input ends."""
-    orders: dict[str, Order] = {}
-    print(json.dumps({"event": "ready"}), flush=True)
-    for line in sys.stdin:
-        order = Order(line)
-        if order.verb == "stop":
-            if order.id in orders:
-                orders[order.id].stopped.set()
-            continue
-        orders[order.id] = order
-        threading.Thread(target=run, args=(order,), daemon=True).start()
-
-
 if __name__ == "__main__":
-    main()
+    take_orders(Order, run)
     # The client has threads that would go on.
     os._exit(0)

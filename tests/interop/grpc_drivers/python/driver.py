@@ -11,13 +11,9 @@ tests/interop/grpc_clients.py.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import sys
 import threading
-import time
 import traceback
-import urllib.parse
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,38 +34,14 @@ from rocketmq import (
 )
 from rocketmq.grpc_protocol import FilterType
 
-_out = threading.Lock()
+from tests.interop import orders
+
 BODY_MAX = 2_000
 STARTS_MAX = 5
 
 
-def print_event(order: str, event: str, **values: object) -> None:
-    """Print one event."""
-    line = json.dumps({"id": order, "event": event, "at_ms": int(time.time() * 1000), **values})
-    with _out:
-        print(line, flush=True)
-
-
-class Order:
-    """One order: its parameters and its end."""
-
-    def __init__(self, line: str) -> None:
-        self.id, self.verb, *words = line.rstrip("\n").split(" ")
-        pairs = (word.partition("=") for word in words if word)
-        self.values = {key: urllib.parse.unquote(value) for key, _, value in pairs}
-        self.stopped = threading.Event()
-
-    def text(self, key: str, missing: str = "") -> str:
-        """Return a value as it was given."""
-        return self.values.get(key, missing)
-
-    def number(self, key: str, missing: int = 0) -> int:
-        """Return a value as a number."""
-        return int(self.values.get(key, missing))
-
-    def emit(self, event: str, **values: object) -> None:
-        """Print an event of this order."""
-        print_event(self.id, event, **values)
+class Order(orders.Order):
+    """One order to the gRPC client."""
 
     def configuration(self) -> ClientConfiguration:
         """Return where the proxy is, and who asks."""
@@ -359,21 +331,7 @@ def run(order: Order) -> None:
         order.emit("done")
 
 
-def main() -> None:
-    """Take orders until standard input ends."""
-    orders: dict[str, Order] = {}
-    print(json.dumps({"event": "ready"}), flush=True)
-    for line in sys.stdin:
-        order = Order(line)
-        if order.verb == "stop":
-            if order.id in orders:
-                orders[order.id].stopped.set()
-            continue
-        orders[order.id] = order
-        threading.Thread(target=run, args=(order,), daemon=True).start()
-
-
 if __name__ == "__main__":
-    main()
+    orders.take_orders(Order, run)
     # The client has threads that would go on.
     os._exit(0)
