@@ -37,13 +37,13 @@ class Waiters:
         """Add a response; its offset must not be lower than that of the previous one."""
         (self._copying if waiting[5] is None else self._known).append(waiting)
 
-    def release(self, flushed: int, copied: int, now_ms: int) -> list[tuple[int, bytes, ResponseCode]]:
+    def release(self, flushed: int, copied: int, now_ms: int) -> list[tuple[int, bytes, ResponseCode | None]]:
         """Return (connection, responses, code) of all that are flushed and replicated, or whose deadline has passed.
 
-        Plain tuples: one per response.
+        The code is None for those that stay as they are and whose deadline has passed. Plain tuples: one per response.
         """
         self.released = []
-        done: list[tuple[int, bytes, ResponseCode]] = []
+        done: list[tuple[int, bytes, ResponseCode | None]] = []
         for queue in (self._copying, self._known):
             self._release_from(queue, flushed, copied, now_ms, done)
         dues = [_due_ms(queue[0], flushed, copied) for queue in (self._copying, self._known) if queue]
@@ -51,7 +51,12 @@ class Waiters:
         return done
 
     def _release_from(
-        self, queue: deque[Waiting], flushed: int, copied: int, now_ms: int, done: list[tuple[int, bytes, ResponseCode]]
+        self,
+        queue: deque[Waiting],
+        flushed: int,
+        copied: int,
+        now_ms: int,
+        done: list[tuple[int, bytes, ResponseCode | None]],
     ) -> None:
         before = count = 0
         while queue:
@@ -69,7 +74,7 @@ class Waiters:
                     self.released.append((before, count))
                 before, count = flush_due_ms, 0
             count += messages
-            done.append((link, answer, _OK if is_fixed else code))
+            done.append((link, answer, None if is_fixed and code is not _OK else code))
         if count:
             self.released.append((before, count))
 

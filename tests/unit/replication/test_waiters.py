@@ -21,7 +21,7 @@ def waiting(end: int, since: int = 0, verdict: ResponseCode | None = None) -> Wa
     return (1, b"%d" % end, end, since + FLUSH_MS, since + SLAVE_MS, verdict, 1, False)
 
 
-def codes(waiters: Waiters, flushed: int, copied: int, now_ms: int) -> list[ResponseCode]:
+def codes(waiters: Waiters, flushed: int, copied: int, now_ms: int) -> list[ResponseCode | None]:
     return [code for _, _, code in waiters.release(flushed, copied, now_ms)]
 
 
@@ -128,7 +128,9 @@ def test_take_all_removes_all_waiting_responses() -> None:
 
 
 @pytest.mark.parametrize("verdict", [None, NO_SLAVE])
-def test_response_that_promises_nothing_keeps_its_status(verdict: ResponseCode | None) -> None:
+def test_response_that_promises_nothing_is_released_as_late(verdict: ResponseCode | None) -> None:
     waiters = Waiters()
     waiters.add((*waiting(100, verdict=verdict)[:-1], True))
-    assert codes(waiters, NEVER, 99, SLAVE_MS) == [OK]
+    assert codes(waiters, NEVER, 99, SLAVE_MS) == [None]
+    waiters.add((*waiting(100)[:-1], True))
+    assert codes(waiters, NEVER, 100, SLAVE_MS) == [OK]

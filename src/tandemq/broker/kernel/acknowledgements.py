@@ -17,6 +17,7 @@ from tandemq.boundary import Now, Turn
 from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.response import recode, send_unknown_outcomes, unknown_outcome, with_status
+from tandemq.broker.kernel.serving import Right
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.engine import WAITS_UNCHANGED, Ack
 from tandemq.errors import StoreError
@@ -144,7 +145,9 @@ class Acknowledgements(Feature):
         flushed = self._store.log.flushed_offset if config.flush_type == "SYNC_FLUSH" else NEVER
         sends = turn.sends
         for link, answer, code in self.waiters.release(flushed, self._turn.serving.copied_to, now.mono_ms):
-            if code is not ResponseCode.SUCCESS:
+            if code is None:
+                answer = self._late(answer)
+            elif code is not ResponseCode.SUCCESS:
                 answer = with_status(answer, code)
             if link in sends:
                 sends[link].append(answer)
@@ -152,6 +155,14 @@ class Acknowledgements(Feature):
                 sends[link] = [answer]
         for flush_due_ms, count in self.waiters.released:
             self._puts.put_times.add(now.mono_ms - flush_due_ms + config.sync_flush_timeout_ms, count)
+
+    def _late(self, answer: bytes) -> bytes:
+        """Return a response to pops that replicas do not have in time, or a refusal if this member may not serve now.
+
+        Another member may, and hand the same messages out.
+        """
+        refusal = self._turn.serving.refusal(Right.POP)
+        return answer if refusal is None else recode(answer, ResponseCode.NO_PERMISSION, remark=refusal)
 
     def drop(self, error: Exception, turn: Turn) -> None:
         """Answer all sends that wait with an unknown outcome: their messages may or may not stay in the log."""

@@ -86,3 +86,21 @@ def test_pops_are_answered_while_too_few_members_are_in_sync(group: RegistryGrou
     answer = group.serving.ask(RequestCode.POP_MESSAGE, pop_fields(maxMsgNums=8))
     assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
     assert len(taken_from(answer)) == 8
+
+
+def test_pop_of_a_master_whose_lease_has_ended_is_refused(group: RegistryGroup) -> None:
+    """Another member may serve then, and hand the same messages out."""
+    first = group.serving
+    number = next(number for number, broker in group.brokers.items() if broker is first)
+    group.cut_off.add(number)
+    group.apart.add(number)
+    opaque = first.send_request(RequestCode.POP_MESSAGE, pop_fields(maxMsgNums=8, invisibleTime=60_000))
+    group.pass_time(2_000)
+    assert first.may == ""
+    assert first.answer_to(opaque) is None
+    group.pass_time(2_000)
+    answer = first.answer_to(opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.NO_PERMISSION
+    group.pass_time(10_000)
+    assert bodies(pop(group.serving, maxMsgNums=8)) == [b"%02d" % each for each in range(8)]
