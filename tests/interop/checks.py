@@ -74,7 +74,8 @@ def exactly(expected: Sequence[str]) -> Callable[[Events], None]:
     """Each expected body delivered once, nothing else, in any order."""
 
     def check(events: Events) -> None:
-        assert Counter(bodies(events)) == Counter(expected)
+        found, wanted = Counter(bodies(events)), Counter(expected)
+        assert found == wanted, f"too often: {dict(found - wanted)}, missing: {dict(wanted - found)}"
 
     return check
 

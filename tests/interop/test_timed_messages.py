@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
+from struct import Struct
 
 import pytest
 
@@ -24,6 +26,7 @@ JAVA = "5.3.3"
 TOPIC = "Later"
 SETTINGS = SMALL_STORE | {"recallMessageEnable": "true"}
 FAR_MS = 600_000
+_UNIT = Struct(">iqiqiqiiq")
 
 
 class Peers:
@@ -175,6 +178,15 @@ def test_waiting_messages_go_from_hand_to_hand_and_each_comes_once(
             peers.await_delivered(expected, within_s=120)
             peers.prove_delivered(expected)
             keeper.stop()
+        if first == JAVA:
+            assert len(timer_log(Path(settings["store"]))) == len([*named("farther", 0, 1, 2), "last record", "last-0"])
+
+
+def timer_log(store: Path) -> list[tuple[int, ...]]:
+    """Return the units in the timer log of a Java broker."""
+    with (store / "timerlog" / f"{0:020d}").open("rb") as file:
+        units = _UNIT.iter_unpack(file.read(1_000 * _UNIT.size))
+    return list(takewhile(lambda unit: unit[0] == _UNIT.size, units))
 
 
 @spec("S04")

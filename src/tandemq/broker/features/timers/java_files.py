@@ -7,8 +7,9 @@
 Wheel and log are written at a clean stop. While a broker runs, it writes the check file alone: then a Java broker reads
 from the oldest waiting message.
 
-A slot is at (time / precision) mod 1,209,600. Its units form a list from the last to the first. TandemQ itself does not
-read the files: it has the log.
+A slot is at (time / precision) mod 1,209,600. Its units form a list from the last to the first. A Java broker goes on
+with the record behind that of the last unit in the log: if that would be one that is over, a unit of a time that is
+over names the last record. TandemQ itself does not read the files: it has the log.
 
 Source: docs/reference/timers.md; RocketMQ TimerWheel, TimerLog, TimerMessageStore.
 """
@@ -155,7 +156,11 @@ class JavaFiles:
         wheel.truncate(SLOTS * _SLOT.size)
         ends: dict[int, _SlotEnds] = {}
         write_ms = rounded_down(check.timestamp, precision_ms)
-        for unit in sorted(_units(table, write_ms, window_ms)):
+        units = sorted(_units(table, write_ms, window_ms))
+        last = check.queue_offset - 1
+        if units and units[-1].queue_offset < last:
+            units.append(_Unit(last, check.read_ms - precision_ms, _DEFAULT, ""))
+        for unit in units:
             entry = timers.entry(unit.queue_offset)
             slot = ends.get(unit.slot_ms)
             position = writer.add(

@@ -75,6 +75,24 @@ def test_wheel_and_log_have_what_waits(tmp_path: Path) -> None:
     assert check_of_java(broker.disk) is None
 
 
+def test_last_unit_is_of_the_last_record_so_that_nothing_behind_it_is_delivered_again(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    start_ms = broker.now.wall_ms
+    timed(broker, b"waits", TIMER_DELAY_MS="60500")
+    timed(broker, b"over", TIMER_DELAY_SEC="1")
+    timed(broker, b"over too", TIMER_DELAY_SEC="1")
+    broker.pass_time(3_000)
+    stop(broker)
+    stored = delivered(broker, TIMER_TOPIC, 0)
+    now_ms = start_ms + 3_000
+    assert [unit[2:7] for unit in units(tmp_path, 2)] == [
+        (1, now_ms, 57_000, stored[0].log_offset, stored[0].size),
+        (1, now_ms - 1_000, 0, stored[2].log_offset, stored[2].size),
+    ]
+    check = decode_check((tmp_path / PATH).read_bytes())
+    assert (check.read_ms, check.log_position, check.queue_offset) == (now_ms, 104, 3)
+
+
 def test_far_message_is_marked_to_be_stored_again(tmp_path: Path) -> None:
     broker = ready(tmp_path)
     start_ms = broker.now.wall_ms
