@@ -5,8 +5,8 @@
     python -m chaos.gate note 'python -m lab.sim --seed 7' 'mended: …'
     python -m chaos.gate report                           the page and the README's table
 
-Results: build/release-gate/results.jsonl, a line per piece. Exit code of `run` and `report`: 3 if there is a violation
-without a note, 130 if `run` was interrupted.
+Results: chaos/gate/results.jsonl, a line per piece, kept with the page. Exit code of `run` and `report`: 3 if there is
+a violation without a note, 130 if `run` was interrupted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chaos.gate.parts import PARTS, SEED_BEGIN, Part
 from chaos.gate.pieces import Piece, append_piece, read_pieces, write_pieces
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "build" / "release-gate" / "results.jsonl"
+RESULTS = Path(__file__).with_name("results.jsonl")
 EXIT_VIOLATION, EXIT_INTERRUPTED = 3, 130
 _NAMES = [part.name for part in PARTS]
 
@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run and report; return the exit code."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m chaos.gate", description=__doc__, formatter_class=form)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="default: build/release-gate/results.jsonl")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="default: chaos/gate/results.jsonl")
     commands = parser.add_subparsers(dest="command", required=True)
     runs = commands.add_parser("run", help="run parts of the gate")
     runs.add_argument("--hours", type=float, default=8.0, help="until then pieces of the longer parts begin")
