@@ -150,7 +150,8 @@ def test_waiting_messages_go_from_hand_to_hand_and_each_comes_once(
     first: str, second: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:
     """The first broker is stopped while messages wait, the second delivers some, and the first again the rest."""
-    settings = {**SETTINGS, "store": str(tmp_path / "store")}
+    store = tmp_path / "store"
+    settings = {**SETTINGS, "store": str(store)}
     with name_server("ours", tmp_path / "namesrv") as namesrv:
         namesrv.start()
         peers = Peers(drivers(JAVA), namesrv)
@@ -179,7 +180,7 @@ def test_waiting_messages_go_from_hand_to_hand_and_each_comes_once(
             peers.prove_delivered(expected)
             keeper.stop()
         if first == JAVA:
-            assert len(timer_log(Path(settings["store"]))) == len([*named("farther", 0, 1, 2), "last record", "last-0"])
+            assert len(timer_log(store)) == len([*named("farther", 0, 1, 2), "last record", "last-0"])
 
 
 def timer_log(store: Path) -> list[tuple[int, ...]]:

@@ -330,7 +330,7 @@ def stale_slave_reads() -> AbstractContextManager[Any]:
 
 def configured_master_waits() -> AbstractContextManager[Any]:
     """A master that is not the configured one stays master after its start."""
-    return patched(handover.Handover, "_configured_master", lambda *_: None)
+    return patched(handover.Handover, "_own_targets", lambda *_: ([], ""))
 
 
 def slave_consume_does_not_wait() -> AbstractContextManager[Any]:

@@ -149,6 +149,31 @@ def test_offset_handover_takes_at_most_3_seconds() -> None:
     assert world.now - began <= 3_000
 
 
+@spec("V18")
+def test_master_whose_device_failed_hands_over_within_half_a_second() -> None:
+    world = group(Mode.ELECT)
+    node = world.nodes[1]
+    member_of(world, 1).refuse_log(node.clock())
+    node.after_input()
+    began = world.now
+    assert world.run_until(lambda: world.writers() == [2], 5_000)
+    assert world.now - began <= 500
+    assert "as broker 1 cannot write to its device" in "".join(node.notes)
+
+
+def test_master_whose_device_failed_hands_over_as_soon_as_another_member_is_in_sync() -> None:
+    world = group(Mode.ELECT)
+    world.nodes[2].crash()
+    assert world.run_until(lambda: world.record.in_sync == (1,), 20_000)
+    node = world.nodes[1]
+    member_of(world, 1).refuse_log(node.clock())
+    node.after_input()
+    world.run(world.now + 5_000)
+    assert world.readers() == [1]
+    world.nodes[2].start()
+    assert world.run_until(lambda: world.writers() == [2], 60_000)
+
+
 # Operators.
 
 

@@ -165,14 +165,18 @@ class SlaveSide:
         return self._connect_at_ms()
 
     def _connect_at_ms(self) -> int | None:
-        """When to connect, monotonic ms; None while no master is known, or our log is less safe than we report."""
+        """When to connect, monotonic ms; None while no master is known, our log is less safe than we report, or takes
+        nothing more: a connected member that stores nothing would hold up every message."""
         store_log = self._store.log
         is_safe = self._current.config.flush_type != "SYNC_FLUSH" or store_log.flushed_offset >= store_log.written_end
-        return self._upstream.connect_at_ms() if is_safe else None
+        return self._upstream.connect_at_ms() if is_safe and store_log.refused is None else None
 
     def tick(self, turn: Turn, now: Now) -> None:
-        """Connect, send a heartbeat, or give up a connection that is not answered."""
-        if self.session is not None:
+        """Connect, send a heartbeat, or give up a connection that is not answered, or of no use."""
+        if self.session is not None and self._store.log.refused is not None:
+            log.error("replication: nothing more is copied before a restart: the log takes no more")
+            self.connect_again(turn, now, "the device of the slave has failed")
+        elif self.session is not None:
             self.session.tick(now.mono_ms, self._outbox.backlog(self.link))
             self._events(turn, now)
         elif self.link:

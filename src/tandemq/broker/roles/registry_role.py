@@ -257,6 +257,8 @@ class RegistryRole:
         member = self.member
         if (table := self._handover.reader.next_copy(now)) is not None:
             member.copy_offsets(table, now)
+        if self._store.log.refused is not None:
+            member.refuse_log(now)
         if now.mono_ms < self._due_ms and not member.has_effects and not self.registry.has_events:
             return self
         self.registry.tick(turn, now)

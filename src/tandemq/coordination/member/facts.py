@@ -91,6 +91,8 @@ class LogState:
         """The missing bytes stay lost: an operator accepted that, or no member can have more."""
         self.is_doubt_final = False
         """Copying from the master does not make the log whole again before the next start."""
+        self.is_refused = False
+        """The device has failed: nothing more is written before the next start."""
         self.ready_epoch = 0
         """The epoch that the broker has prepared its log for."""
 

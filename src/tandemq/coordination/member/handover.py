@@ -1,7 +1,7 @@
 """Orderly handovers: a reader returns reading to its master, a master is switched to an in-sync member.
 
-A switch is an operator's order; in `slave-consume` a master that starts while the configuration names another master
-also hands over to that one.
+A switch is an operator's order. A master switches by itself in `elect` if its log takes no record any more, and in
+`slave-consume` if it starts while the configuration names another master.
 
     DRAIN ── consumers drained, or timeout ──► OFFSETS ── stored by the other ──► WAIT ── record changed ──► over
       └────────────────────┴── timeout, refusal, no registry: given up ──┘
@@ -130,8 +130,9 @@ class Handover:
             if self._may_return_reading(now):
                 assert self._view.state is not None, "checked before"
                 self._begin(self._view.state.master, now, is_switch=False)
-            elif (master := self._configured_master(now)) is not None:
-                self._begin(master, now, is_switch=True, why="as configured")
+            elif (order := self._own_order(now)) is not None:
+                target, why = order
+                self._begin(target, now, is_switch=True, why=why)
             return
         if self._is_forbidden(progress):
             self.give_up(f"by its configuration broker {progress.to} may not be written to any more", now)
@@ -173,14 +174,23 @@ class Handover:
             and not self._older.objection()
         )
 
-    def _configured_master(self, now: Now) -> int | None:
-        """Return the member to which this master of `slave-consume` hands over now, as configured when it started;
-        None if there is none, or it is not ready."""
-        membership, master = self._facts.membership, self._facts.membership.successor
-        is_serving = membership.mode is Mode.SLAVE_CONSUME and self._service.stage is MemberStage.SERVING
-        if master is None or not is_serving or now.mono_ms < self._next_ms:
+    def _own_order(self, now: Now) -> tuple[int, str] | None:
+        """Return the member to which this master hands over now without an operator's order, and why; None: to none."""
+        if self._service.stage is not MemberStage.SERVING or now.mono_ms < self._next_ms:
             return None
-        return master if self._refusal(master) is None else None
+        targets, why = self._own_targets()
+        return next(((target, why) for target in targets if self._refusal(target) is None), None)
+
+    def _own_targets(self) -> tuple[list[int], str]:
+        """Return the members that should be the master in place of this one, the best first, and why."""
+        membership, state = self._facts.membership, self._view.state
+        if membership.mode is Mode.SLAVE_CONSUME:
+            return ([] if membership.successor is None else [membership.successor]), "as configured"
+        if state is None or not self._facts.log.is_refused:
+            return [], ""
+        others = [membership.candidate(member, 0, 0) for member in state.in_sync if member != membership.id]
+        best = sorted(others, key=lambda member: (-member.priority, member.broker_id))
+        return [member.broker_id for member in best], f"as broker {membership.id} cannot write to its device"
 
     def deadline_ms(self) -> int | None:
         """When the present step times out; None if no handover is in progress."""

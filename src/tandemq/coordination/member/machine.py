@@ -346,6 +346,15 @@ class MemberMachine:
             self._service.claim_above = self.view.version + (self.view.pending is not None)  # one in flight is no claim
         self._decide(now)
 
+    def refuse_log(self, now: Now) -> None:
+        """The device has failed: the log takes no record before the next start, and lacks none.
+
+        The master of an `elect` group hands over to an in-sync member, as soon as there is one.
+        """
+        if not self._facts.log.is_refused:
+            self._facts.log.is_refused = True
+            self._decide(now)
+
     def switch(self, target: int, now: Now, *, why: str = "by an operator") -> CommandResult:
         """Carry out an order to make `target` the master (V18). `why`: who gave it, for the record."""
         result = self._handover.switch(target, now, why=why)

@@ -166,6 +166,24 @@ def test_slave_whose_disk_failed_is_not_elected(pair: RegistryGroup) -> None:
     assert slave.stage == "slave"
 
 
+def test_master_whose_writes_fail_hands_over_and_nothing_is_lost(tmp_path: Path) -> None:
+    disks = {number: SimDisk(Random(number)) for number in range(2)}
+    pair = RegistryGroup(tmp_path, Mode.ELECT, disks=disks)
+    old, new = pair.brokers.values()
+    assert pair.send(old, b"kept") == ResponseCode.SUCCESS
+    disks[0].fail("pwrite", 1, times=1 << 20, error=DiskFailed, prefix="commitlog/")
+    assert pair.send(old, b"refused") not in (ResponseCode.SUCCESS, None)
+    pair.pass_time(2_000)
+    assert (pair.serving, old.stage) == (new, "slave")
+    pair.send(new, b"new")
+    pair.pass_time(16_000)
+    assert pair.record.in_sync == (1,), "a slave that cannot write leaves the set"
+    assert pair.send(new, b"last") == ResponseCode.SLAVE_NOT_AVAILABLE  # stored, in one copy
+    answer = new.pull("TopicA", 0)
+    assert answer is not None
+    assert [message.body for message in messages_in(answer)] == [b"kept", b"new", b"last"]
+
+
 def test_accepting_a_loss_once_does_not_accept_later_ones(pair: RegistryGroup) -> None:
     master = pair.brokers[0]
     pair.send(master)
