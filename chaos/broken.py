@@ -2,6 +2,7 @@
 
 eio      syncing a file or a directory fails with an input/output error
 enospc   writing fails for lack of space: the log, the queues, the index (pwrite), tables (write)
+ewrite   writing the log, the queues and the index fails with an input/output error
 eread    reading the log, the queues and the index (pread) fails with an input/output error
 clock    the calendar clock is as many seconds ahead as the file says; the monotonic clock stays right
 
@@ -27,7 +28,7 @@ from tandemq.real.file_syncs import FileSyncs
 from tandemq.run.children import Child
 
 _LOOK_SECONDS = 0.02
-_KINDS = ("eio", "enospc", "eread")
+_KINDS = ("eio", "enospc", "eread", "ewrite")
 
 
 class _Device:
@@ -84,8 +85,8 @@ def break_calls(directory: Path) -> None:
     device = _Device(directory)
     os.fdatasync = device.failing(os.fdatasync, "eio", errno.EIO)
     os.fsync = device.failing(os.fsync, "eio", errno.EIO)
-    os.pwrite = device.failing(os.pwrite, "enospc", errno.ENOSPC)
-    os.pwritev = device.failing(os.pwritev, "enospc", errno.ENOSPC)
+    os.pwrite = device.failing(device.failing(os.pwrite, "enospc", errno.ENOSPC), "ewrite", errno.EIO)
+    os.pwritev = device.failing(device.failing(os.pwritev, "enospc", errno.ENOSPC), "ewrite", errno.EIO)
     os.write = device.failing(os.write, "enospc", errno.ENOSPC)
     os.pread = device.failing(os.pread, "eread", errno.EIO)
     time.time_ns = device.shifted(time.time_ns)

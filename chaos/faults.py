@@ -41,6 +41,7 @@ KINDS = (
     "emfile",
     "enospc",
     "eread",
+    "ewrite",
     "files",
     "kill",
     "kill-registry",
@@ -72,7 +73,7 @@ PROXIES = 0.25
 """Share of the faults of the proxies for gRPC clients."""
 NEIGHBOUR = 0.3
 """Share of the other faults of the broker beside the group, in runs with one."""
-NEIGHBOUR_KINDS = ("eio", "enospc", "eread", "kill", "kill", "pause")
+NEIGHBOUR_KINDS = ("eio", "enospc", "eread", "ewrite", "kill", "kill", "pause")
 
 Details = dict[str, Any] | None
 """Further details of a fault for the report."""
@@ -121,6 +122,7 @@ class Faults:
             "eio": self._eio,
             "enospc": self._enospc,
             "eread": self._eread,
+            "ewrite": self._ewrite,
             "clock": self._clock,
             "cpu": self._cpu,
             "emfile": self._emfile,
@@ -283,6 +285,14 @@ class Faults:
         broker.fails("eio", on=True)
         time.sleep(min(seconds, 1.0))
         broker.fails("eio", on=False)
+        broker.kill()
+        broker.start()
+
+    def _ewrite(self, broker: Broker, seconds: float, _random: Random) -> None:
+        """Fail all writes: the broker takes nothing more until an operator restarts it, and another one leads."""
+        broker.fails("ewrite", on=True)
+        time.sleep(seconds)
+        broker.fails("ewrite", on=False)
         broker.kill()
         broker.start()
 

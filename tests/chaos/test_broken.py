@@ -32,6 +32,7 @@ for name, call in calls.items():
         (["eio"], ["fdatasync EIO", "fsync EIO"]),
         (["enospc"], ["pwrite ENOSPC", "write ENOSPC"]),
         (["eread"], ["pread EIO"]),
+        (["ewrite"], ["pwrite EIO"]),
         (["eread", "enospc"], ["pwrite ENOSPC", "write ENOSPC", "pread EIO"]),
     ],
 )
