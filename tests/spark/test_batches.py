@@ -15,9 +15,11 @@ from tandemq.run.local import LocalCluster
 from tandemq.spark.runtime.client_pool import cluster_client
 from tandemq.spark.sources.cluster.options import sink_options
 from tandemq.spark.sources.cluster.outgoing import BATCH_BYTES, BATCH_MESSAGES, COMPRESS_ABOVE_BYTES, unique_keys
+from tandemq.spark.sources.cluster.parcels import EncodedParcel, Keyed, MessageParcel, make_batches, make_parcels
 from tandemq.spark.sources.cluster.plan import QueueRange
+from tandemq.spark.sources.cluster.queue_choice import Lane
 from tandemq.spark.sources.cluster.reader import PullSettings, read_ranges
-from tandemq.spark.sources.cluster.sink import EncodedParcel, Keyed, MessageParcel, _Sender, make_batches, make_parcels
+from tandemq.spark.sources.cluster.row_sender import RowSender
 from tests.spark.messages import make_topic
 
 
@@ -25,9 +27,13 @@ def keyed(topic: str, number: int, size: int = 1, **named: str) -> Keyed:
     return Message(topic, b"%d" % number + b"." * size, properties=named), f"{number:032X}"
 
 
+def batches_of(some: list[Keyed]) -> list[MessageParcel]:
+    return list(make_batches((Lane(keyed[0].topic), keyed) for keyed in some))
+
+
 def test_batch_has_one_topic_in_order_within_its_limits() -> None:
     some = [keyed("A" if number % 3 else "B", number, 2_000) for number in range(1_000)]
-    batches = list(make_batches(some))
+    batches = [parcel.messages for parcel in batches_of(some)]
     assert Counter(one for batch in batches for one in [key for _, key in batch]) == Counter(key for _, key in some)
     for batch in batches:
         assert len({message.topic for message, _ in batch}) == 1
@@ -43,9 +49,12 @@ def test_messages_that_a_batch_cannot_hold_go_alone() -> None:
         keyed("%RETRY%A", 2),
         keyed("A", 3, MSG_TYPE="reply"),
     ]
-    batches = list(make_batches([keyed("A", 0), *alone, keyed("A", 4)]))
-    assert [[int(key, 16) for _, key in batch] for batch in batches] == [[1], [2], [3], [0, 4]]
-    assert list(make_batches([])) == []
+    some = [keyed("A", 0), *alone, keyed("A", 4)]
+    assert [[int(key, 16) for _, key in one.messages] for one in batches_of(some)] == [[1], [2], [3], [0, 4]]
+    lane = Lane("A", MessageQueue("A", "a", 0))
+    in_order = make_batches((lane, one) for one in some)
+    assert [[int(key, 16) for _, key in one.messages] for one in in_order] == [[0], [1], [2], [3], [4]]
+    assert batches_of([]) == []
 
 
 def stored(cluster: LocalCluster, topic: str) -> list[tuple[bytes, str]]:
@@ -65,11 +74,11 @@ def stored(cluster: LocalCluster, topic: str) -> list[tuple[bytes, str]]:
 def test_messages_of_batches_are_stored_once_with_their_keys(tandemq_broker: LocalCluster) -> None:
     for topic in ("A", "B"):
         make_topic(tandemq_broker.name_servers, topic)
-    sender = _Sender(sink_options({"nameServer": tandemq_broker.name_servers, "topic": "A"}))
+    sender = RowSender(sink_options({"nameServer": tandemq_broker.name_servers, "topic": "A"}))
     some = [keyed("A" if number % 5 else "B", number, number % 900) for number in range(1_500)]
     large = [keyed("A", number, COMPRESS_ABOVE_BYTES) for number in range(1_500, 1_510)]
     try:
-        sender.send([MessageParcel(batch) for batch in make_batches([*some, *large])])
+        sender.send(batches_of([*some, *large]))
         sender.flush()
     finally:
         sender.close()
@@ -80,12 +89,12 @@ def test_messages_of_batches_are_stored_once_with_their_keys(tandemq_broker: Loc
 
 def test_message_that_is_refused_is_named_and_the_others_of_its_batch_are_stored(tandemq_broker: LocalCluster) -> None:
     make_topic(tandemq_broker.name_servers, "A")
-    sender = _Sender(sink_options({"nameServer": tandemq_broker.name_servers, "topic": "A"}))
+    sender = RowSender(sink_options({"nameServer": tandemq_broker.name_servers, "topic": "A"}))
     some = [keyed("A", number) for number in range(10)]
     bad = Message("A", b"x", properties={"p": "x" * 40_000}), f"{7:032X}"
     try:
         with pytest.raises(RecordTooLarge, match=f"1 messages are not acknowledged, the first to A with key {7:032X}"):
-            sender.send([MessageParcel([*some[:7], bad, *some[8:]])])
+            sender.send([MessageParcel(Lane("A"), [*some[:7], bad, *some[8:]])])
             sender.flush()
     finally:
         sender.close()
@@ -103,10 +112,10 @@ def test_encoded_rows_are_stored_once_with_their_keys(tandemq_broker: LocalClust
     topics = ["A" if number % 5 else "B" for number in range(count)]
     rows = pa.RecordBatch.from_pydict({"value": bodies, "topic": topics})
     keys = unique_keys("q", "", 0, 0, count)
-    parcels = make_parcels(rows, options, keys, 0)
+    sender = RowSender(options)
+    parcels = make_parcels(rows, options, keys, 0, sender.queues)
     assert all(isinstance(one, EncodedParcel) for one in parcels)
     assert sum(one.count for one in parcels) == count
-    sender = _Sender(options)
     try:
         sender.send(parcels)
         sender.flush()
@@ -124,19 +133,19 @@ def test_encoded_message_that_is_refused_is_named_and_the_others_are_stored(
     options = sink_options({"nameServer": tandemq_broker.name_servers, "topic": "A"})
     keys = unique_keys("q", "", 0, 0, 10)
     bad = keys[7 * 32 : 8 * 32]
-    sender = _Sender(options)
+    sender = RowSender(options)
     begin = sender._producer.begin_encoded
 
-    def begin_or_refuse(request: SendRequest) -> Ticket[Any]:
+    def begin_or_refuse(request: SendRequest, **choice: Any) -> Ticket[Any]:
         if bad not in request.unique_keys:
-            return begin(request)
+            return begin(request, **choice)
         ticket: Ticket[Any] = Ticket()
         ticket.fail(RemoteError("MESSAGE_ILLEGAL", code=13))
         return ticket
 
     monkeypatch.setattr(sender._producer, "begin_encoded", begin_or_refuse)
     try:
-        sender.send(make_parcels(pa.RecordBatch.from_pydict({"body": [b"x"] * 10}), options, keys, 0))
+        sender.send(make_parcels(pa.RecordBatch.from_pydict({"body": [b"x"] * 10}), options, keys, 0, sender.queues))
         with pytest.raises(RemoteError, match=f"1 messages are not acknowledged, the first to A with key {bad}: MESS"):
             sender.flush()
     finally:

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructF
 from tandemq.client.producer.encoder import prepare
 from tandemq.codec.record.record import decode_batch
 from tandemq.errors import ConfigError, LocalError
-from tandemq.model.message import SysFlag
+from tandemq.model.message import MessageQueue, SysFlag
 from tandemq.spark.sources.cluster.options import SinkOptions, sink_options
 from tandemq.spark.sources.cluster.outgoing import (
     BATCH_BYTES,
@@ -28,7 +28,9 @@ from tandemq.spark.sources.cluster.outgoing import (
     slices,
     unique_keys,
 )
-from tandemq.spark.sources.cluster.sink import MessageParcel, _rows, check_sink_schema, make_message, make_parcels
+from tandemq.spark.sources.cluster.parcels import MessageParcel, make_parcels
+from tandemq.spark.sources.cluster.row_messages import make_message, rows_of
+from tandemq.spark.sources.cluster.sink import check_sink_schema
 
 OPTIONS = sink_options({"nameServer": "127.0.0.1:9876"})
 ONE_TOPIC = sink_options({"nameServer": "127.0.0.1:9876", "topic": "T"})
@@ -91,9 +93,13 @@ def table(rng: random.Random, count: int) -> pa.RecordBatch:
     return batch.slice(rng.randrange(3)) if count > 3 else batch
 
 
+def no_queues(topic: str) -> list[MessageQueue]:
+    raise AssertionError(f"the queues of {topic} are not needed")
+
+
 def by_message(batch: Any, options: SinkOptions, keys: str) -> list[tuple[Any, ...]]:
     found = []
-    for row, values in enumerate(_rows(batch)):
+    for row, values in enumerate(rows_of(batch)):
         key = values.get("uniqueKey") or keys[row * KEY_CHARACTERS : (row + 1) * KEY_CHARACTERS]
         one = prepare(make_message(values, options, row), key, PRODUCER)
         found.append((row, one.topic, one.body, one.properties, one.sys_flag, key))
@@ -117,11 +123,8 @@ def by_column(requests: list[EncodedRequest]) -> list[tuple[Any, ...]]:
     return found
 
 
-def in_order_of_rows(batch: pa.RecordBatch, found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Number the rows as they were: rows of one topic keep their order."""
-    topics = batch.column("topic").to_pylist()
-    order = sorted(range(batch.num_rows), key=lambda row: list(dict.fromkeys(topics)).index(topics[row]))
-    return sorted((order[number], *rest) for number, *rest in found)
+def without_rows(found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(one[1:] for one in found)
 
 
 def test_rows_encoded_by_columns_are_the_same_bytes_as_message_by_message() -> None:
@@ -129,9 +132,9 @@ def test_rows_encoded_by_columns_are_the_same_bytes_as_message_by_message() -> N
         rng = random.Random(seed)
         batch = table(rng, rng.choice((1, 2, 40, 300)))
         keys = unique_keys("q", "1", 3, 17, batch.num_rows)
-        requests = encode(batch, OPTIONS, keys)
+        requests = encode(batch, OPTIONS, keys, no_queues)
         assert requests is not None, seed
-        assert in_order_of_rows(batch, by_column(requests)) == by_message(batch, OPTIONS, keys), seed
+        assert without_rows(by_column(requests)) == without_rows(by_message(batch, OPTIONS, keys)), seed
         alone = [
             EncodedRequest(rows.single(number), rows, (number,)) for _, rows, numbers in requests for number in numbers
         ]
@@ -167,7 +170,7 @@ def test_row_that_cannot_be_sent_is_named(columns: dict[str, Any], says: str) ->
         for name in {"body": 0, "topic": 0} | columns
     }
     with pytest.raises(LocalError, match=says):
-        make_parcels(pa.RecordBatch.from_pydict(rows), OPTIONS, unique_keys("q", "", 0, 5, 3), 5)
+        make_parcels(pa.RecordBatch.from_pydict(rows), OPTIONS, unique_keys("q", "", 0, 5, 3), 5, no_queues)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +193,8 @@ def test_unusual_rows_are_left_to_the_producer_of_messages(columns: dict[str, An
     }
     batch = pa.RecordBatch.from_pydict(rows)
     keys = unique_keys("q", "", 0, 0, 1)
-    assert encode(batch, OPTIONS, keys) is None
-    assert all(isinstance(one, MessageParcel) for one in make_parcels(batch, OPTIONS, keys, 0))
+    assert encode(batch, OPTIONS, keys, no_queues) is None
+    assert all(isinstance(one, MessageParcel) for one in make_parcels(batch, OPTIONS, keys, 0, no_queues))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +217,7 @@ def test_row_that_asks_for_a_delay_is_sent_alone_with_it(
     text: str, level: int, kept: dict[str, str], *, is_alone: bool
 ) -> None:
     batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y", b"z"], "properties": ["a\x012\x02", text, ""]})
-    parcels = make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, 3), 0)
+    parcels = make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, 3), 0, no_queues)
     assert all(isinstance(one, MessageParcel) for one in parcels)
     batches = [[message for message, _ in one.messages] for one in parcels if isinstance(one, MessageParcel)]
     assert sorted(map(len, batches)) == ([1, 2] if is_alone else [3])
@@ -238,14 +241,14 @@ def test_row_that_asks_for_a_delay_is_sent_alone_with_it(
 def test_delay_that_is_no_level_or_time_is_an_error_that_names_the_row(name: str, value: str, says: str) -> None:
     batch = pa.RecordBatch.from_pydict({"body": [b"x"], "properties": pa.array([[(name, value)]], MAP)})
     with pytest.raises(LocalError, match=f"row 5 of its partition: the property {name} is {says}"):
-        make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 5, 1), 5)
+        make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 5, 1), 5, no_queues)
 
 
 @pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_MS", "UNIQ_KEY", "KEYS", "TAGS", "REAL_TOPIC", "a"])
 def test_property_that_is_null_counts_as_absent(name: str) -> None:
     rows = pa.array([[(name, None), ("b", "1")]], MAP)
     batch = pa.RecordBatch.from_pydict({"body": [b"x"], "properties": rows})
-    [parcel] = make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, 1), 0)
+    [parcel] = make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, 1), 0, no_queues)
     assert isinstance(parcel, MessageParcel)
     (message,) = (one for one, _ in parcel.messages)
     assert (message.properties, message.is_delayed, message.tags, message.keys) == ({"b": "1"}, False, "", ())
@@ -265,7 +268,7 @@ def test_map_of_properties_with_other_values_than_texts_is_refused() -> None:
 def test_properties_that_are_malformed_are_read_as_before() -> None:
     for text, want in (("a\x02b\x011\x02", {"b": "1"}), ("a\x011\x02a\x012\x02", {"a": "2"}), ("\x01v\x02", {})):
         batch = pa.RecordBatch.from_pydict({"body": [b"x"], "properties": [text]})
-        [parcel] = make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, 1), 0)
+        [parcel] = make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, 1), 0, no_queues)
         assert isinstance(parcel, MessageParcel)
         assert parcel.messages[0][0].properties == want
 
@@ -282,7 +285,7 @@ def test_large_arrow_batches_are_divided() -> None:
 def test_batches_hold_no_more_messages_than_may_be_in_flight() -> None:
     options = sink_options({"nameServer": "127.0.0.1:9876", "topic": "T", "maxInFlight": "10"})
     batch = pa.RecordBatch.from_pydict({"body": [b"x"] * 95})
-    requests = encode(batch, options, unique_keys("q", "", 0, 0, 95))
+    requests = encode(batch, options, unique_keys("q", "", 0, 0, 95), no_queues)
     assert requests is not None
     assert [len(one.numbers) for one in requests] == [10] * 9 + [5]
 
@@ -304,7 +307,7 @@ LARGE = 2 * COMPRESS_ABOVE_BYTES
 )
 def test_large_bodies_are_compressed_or_sent_in_batches(body: bytes, *, is_compressed: bool) -> None:
     batch = pa.RecordBatch.from_pydict({"body": [body] * 20})
-    requests = encode(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, 20))
+    requests = encode(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, 20), no_queues)
     assert requests is not None
     assert [one.request.is_batch for one in requests] == ([False] * 20 if is_compressed else [True])
     for one in requests:

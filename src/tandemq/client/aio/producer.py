@@ -151,11 +151,16 @@ class Producer(AsyncClient[ProducerCore]):
         shell.wake()
         return tickets
 
-    def begin_encoded(self, request: SendRequest) -> Ticket[Any]:
+    def begin_encoded(self, request: SendRequest, **choice: Unpack[QueueChoice]) -> Ticket[Any]:
         """Start to send a message or batch that was validated and encoded already, and return its ticket, without
-        waiting: of one message as `begin`, of a batch a list of results. No span of `tracing` has it."""
+        waiting: of one message as `begin`, of a batch a list of results. No span of `tracing` has it.
+
+        Args:
+            request: the message or batch.
+            choice: see `send`.
+        """
         shell, core = self._running()
-        ticket = core.send_prepared(request, shell.now)
+        ticket = core.send_prepared(request, shell.now, select=selector(**choice))
         ticket.guard(guarded_callback)
         shell.wake()
         return ticket

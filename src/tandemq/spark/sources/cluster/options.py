@@ -32,6 +32,7 @@ from tandemq.spark.sources.cluster.offsets import (
     parse_times,
     queue_id_of,
 )
+from tandemq.spark.sources.cluster.queue_choice import QueueBy
 from tandemq.spark.sources.schema import NO_TABLES, check_no_table, did_you_mean
 
 TIMEOUT_MS = 30_000
@@ -113,6 +114,9 @@ SINK = {
     "fail. Default: `false`",
     "timeoutMs": "time limit for a message, with all attempts. Default: 30000",
     "maxInFlight": "maximum number of messages in flight per task. Default: 512",
+    "queueBy": "what chooses the queue: `any`, the client; `key`, the hash of the message's keys; `partition`, that "
+    "column. With the last two a task sends the messages of a queue in their order, also when it retries. Default: "
+    "`any`",
     "includeHeaders": "whether the column `headers`, if there is one, becomes properties. Default: `true`",
     **TLS,
     **USER,
@@ -228,6 +232,7 @@ class SinkOptions:
     require_send_ok: bool
     timeout_ms: int
     in_flight_max: int
+    queue_by: QueueBy = QueueBy.ANY
     headers: bool = True
     tls: ClientTls | None = None
     signer: Signer = ENVIRONMENT
@@ -370,6 +375,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         tls=values.tls(),
         signer=values.signer(),
         in_flight_max=values.count("maxInFlight") or 512,
+        queue_by=QueueBy(values.one_of("queueBy", tuple(by.value for by in QueueBy), QueueBy.ANY.value)),
         headers=values.flag("includeHeaders", default=True),
     )
 

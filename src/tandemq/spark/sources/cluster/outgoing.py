@@ -26,6 +26,7 @@ from tandemq.errors import InvalidMessage
 from tandemq.model.message import DELAY, KEYS, TAGS, TIMER_NAMES, Message
 from tandemq.model.replies import MSG_TYPE
 from tandemq.model.topic import RETRY_PREFIX, takes_no_sends
+from tandemq.spark.sources.cluster.queue_choice import Lane, QueueBy, QueuesOf, places_of
 from tandemq.spark.sources.schema import HEADERS, SYSTEM_PROPERTIES
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ Base64 and records of numbers have less."""
 KEY_CHARACTERS = 32
 DELAYS = TIMER_NAMES | {DELAY}
 """Properties by which a message asks for a delayed delivery; brokers accept none in a batch."""
+DELAY_COLUMNS = ("delayLevel", "deliverAt")
+"""Columns that set them."""
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
 _OVERHEAD = _HEAD.itemsize + 2
 _EMPTY = pa.scalar(b"", pa.binary())
@@ -62,9 +65,9 @@ class _Unusual(Exception):  # not an error: the rows go another way
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows of one slice by topic: the columns from which their requests are made."""
+    """Rows of one slice by lane: the columns from which their requests are made."""
 
-    topics: list[str]
+    lanes: list[Lane]
     keys: Column
     bodies: Column
     properties: Column
@@ -75,15 +78,20 @@ class EncodedRows:
         """Return the request of one row."""
         properties, key = self.properties[row].as_py().decode(), self.keys[row].as_py().decode()
         producer = PRODUCER if self.compressed[row] else _UNCOMPRESSED
-        return single_request(self.topics[row], self.bodies[row].as_py(), properties, key, producer)
+        return single_request(self.lanes[row].topic, self.bodies[row].as_py(), properties, key, producer)
 
 
 class EncodedRequest(NamedTuple):
-    """A request, and the rows in it."""
+    """A request, and the rows in it, which are of one lane."""
 
     request: SendRequest
     rows: EncodedRows
     numbers: tuple[int, ...]
+
+    @property
+    def lane(self) -> Lane:
+        """Where it goes."""
+        return self.rows.lanes[self.numbers[0]]
 
 
 def unique_keys(query: str, batch: str, partition: int, first: int, count: int) -> str:
@@ -106,21 +114,22 @@ def slices(batch: Any) -> Iterator[Any]:
         yield batch.slice(start, step)
 
 
-def encode(batch: Any, options: SinkOptions, keys: str) -> list[EncodedRequest] | None:
+def encode(batch: Any, options: SinkOptions, keys: str, queues_of: QueuesOf) -> list[EncodedRequest] | None:
     """Return the requests that send the rows of a slice; None if some row must be looked at by itself.
 
     Args:
         batch: an Arrow batch.
         options: of the sink.
         keys: the unique keys of the rows, see `unique_keys`.
+        queues_of: called for each topic if rows choose queues.
     """
     try:
-        return _encode(batch, options, keys)
+        return _encode(batch, options, keys, queues_of)
     except (_Unusual, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
 
 
-def _encode(batch: Any, options: SinkOptions, keys: str) -> list[EncodedRequest]:
+def _encode(batch: Any, options: SinkOptions, keys: str, queues_of: QueuesOf) -> list[EncodedRequest]:
     columns = {
         "body" if name == "value" else name: batch.column(index) for index, name in enumerate(batch.schema.names)
     }
@@ -131,48 +140,57 @@ def _encode(batch: Any, options: SinkOptions, keys: str) -> list[EncodedRequest]
     unique = _fixed(np.frombuffer(keys.encode(), np.uint8), KEY_CHARACTERS)
     if "uniqueKey" in columns:
         unique = _if_any(_binary(columns["uniqueKey"]), unique)
-    properties = _properties(columns, options, count, unique)
+    if any(name in columns and columns[name].null_count < count for name in DELAY_COLUMNS):
+        raise _Unusual
+    properties, of_rows = _properties(columns, options, count, unique)
     if int(_sizes(properties).max(initial=0)) > PROPERTIES_BYTES_MAX:
         raise _Unusual
-    topics, order = _topics(columns, options, count)
-    if order is not None:
-        bodies, properties, unique = (column.take(order) for column in (bodies, properties, unique))
-    return list(_requests(EncodedRows(topics, unique, bodies, properties, _compressible(bodies)), options))
+    compressed = _compressible(bodies)
+    topics, codes = _topics(columns, options, count)
+    if options.queue_by is QueueBy.ANY:
+        lanes, order = [Lane(topic) for topic in topics], np.lexsort((~compressed, codes))
+    else:
+        places = _places(columns, options, of_rows, topics, codes, queues_of)
+        lanes, codes = _lanes(topics, codes, places, queues_of)
+        order = np.argsort(codes, kind="stable")
+    if (np.diff(order) != 1).any():
+        bodies, properties, unique = (column.take(pa.array(order)) for column in (bodies, properties, unique))
+        compressed, codes = compressed[order], codes[order]
+    rows = EncodedRows([lanes[code] for code in codes.tolist()], unique, bodies, properties, compressed)
+    return list(_requests(rows, options))
 
 
 # Requests.
 
 
 def _requests(rows: EncodedRows, options: SinkOptions) -> Iterator[EncodedRequest]:
-    sizes, alone = _sizes(rows.bodies), rows.compressed
-    for row in np.flatnonzero(alone).tolist():
-        yield EncodedRequest(rows.single(row), rows, (row,))
-    if alone.all():
-        return
-    bodies, properties, keys, numbers = rows.bodies, rows.properties, rows.keys, np.arange(len(sizes))
-    if alone.any():
-        numbers = np.flatnonzero(~alone)
-        bodies, properties, keys = (column.take(pa.array(numbers)) for column in (bodies, properties, keys))
+    """Return requests of adjacent rows of one lane, in their order; a row that may be compressed has its own."""
+    is_batched = ~rows.compressed
+    bodies, properties, keys = rows.bodies, rows.properties, rows.keys
+    if not is_batched.all():
+        bodies, properties, keys = (column.filter(pa.array(is_batched)) for column in (bodies, properties, keys))
     wire = _batch_parts(bodies, properties)
-    data, ends = wire.buffers()[2], _bounds(wire)
-    body_ends = _bounds(bodies)
+    data, ends, body_ends = wire.buffers()[2], _bounds(wire), _bounds(bodies)
     names = keys.cast(pa.string()).to_pylist()
-    topics = rows.topics if len(numbers) == len(rows.topics) else [rows.topics[row] for row in numbers.tolist()]
+    place = np.cumsum(is_batched) - is_batched  # of each row among those in batches
+    alone = np.append(np.flatnonzero(rows.compressed), len(is_batched))
     messages_max = min(BATCH_MESSAGES, options.in_flight_max)
     start = 0
-    for topic, end in _runs(topics):
+    for lane, end in _runs(rows.lanes):
         while start < end:
-            stop = min(start + messages_max, end)
-            stop = min(stop, int(np.searchsorted(body_ends, body_ends[start] + BATCH_BYTES, "right")) - 1)
-            stop = min(stop, int(np.searchsorted(ends, ends[start] + PRODUCER.batch_bytes_max, "right")) - 1)
-            stop = max(stop, start + 1)
-            within = tuple(numbers[start:stop].tolist())
-            if stop == start + 1:
-                yield EncodedRequest(rows.single(within[0]), rows, within)
+            first = int(place[start])
+            last = first + min(messages_max, end - start, int(alone[np.searchsorted(alone, start)]) - start)
+            if last > first + 1:
+                last = min(last, int(np.searchsorted(body_ends, body_ends[first] + BATCH_BYTES, "right")) - 1)
+                last = min(last, int(np.searchsorted(ends, ends[first] + PRODUCER.batch_bytes_max, "right")) - 1)
+            count = max(last - first, 1)
+            if count == 1:
+                request = rows.single(start)
             else:
-                body = data[int(ends[start]) : int(ends[stop])].to_pybytes()
-                yield EncodedRequest(batch_request(topic, body, tuple(names[start:stop])), rows, within)
-            start = stop
+                body = data[int(ends[first]) : int(ends[last])].to_pybytes()
+                request = batch_request(lane.topic, body, tuple(names[first:last]))
+            yield EncodedRequest(request, rows, tuple(range(start, start + count)))
+            start += count
 
 
 def _compressible(bodies: Column) -> Any:
@@ -205,22 +223,22 @@ def _batch_parts(bodies: Column, properties: Column) -> Column:
     )
 
 
-def _runs(topics: list[str]) -> Iterator[tuple[str, int]]:
-    """Return each topic and the end of its rows; equal topics are adjacent."""
-    if topics[0] == topics[-1]:
-        yield topics[0], len(topics)
+def _runs(lanes: list[Lane]) -> Iterator[tuple[Lane, int]]:
+    """Return each lane and the end of its rows; those of a lane are adjacent."""
+    if lanes[0] is lanes[-1]:
+        yield lanes[0], len(lanes)
         return
-    for row in range(1, len(topics)):
-        if topics[row] != topics[row - 1]:
-            yield topics[row - 1], row
-    yield topics[-1], len(topics)
+    for row in range(1, len(lanes)):
+        if lanes[row] is not lanes[row - 1]:
+            yield lanes[row - 1], row
+    yield lanes[-1], len(lanes)
 
 
-def _topics(columns: dict[str, Column], options: SinkOptions, count: int) -> tuple[list[str], Column | None]:
-    """Return the topic of each row, equal ones adjacent, and the rows in that order; None: as they are."""
+def _topics(columns: dict[str, Column], options: SinkOptions, count: int) -> tuple[list[str], Any]:
+    """Return the topics, and the number of each row's topic among them."""
     if options.topic:
         _check_topic(options.topic)
-        return [options.topic] * count, None
+        return [options.topic], np.zeros(count, np.int64)
     column = _text(columns["topic"])
     if column.null_count:
         raise _Unusual
@@ -228,11 +246,41 @@ def _topics(columns: dict[str, Column], options: SinkOptions, count: int) -> tup
     names = [name.decode() for name in encoded.dictionary.to_pylist()]
     for name in names:
         _check_topic(name)
-    if len(names) == 1:
-        return names * count, None
-    codes = encoded.indices.to_numpy(zero_copy_only=False)
-    order = np.argsort(codes, kind="stable")
-    return [names[code] for code in codes[order].tolist()], pa.array(order)
+    return names, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _places(
+    columns: dict[str, Column],
+    options: SinkOptions,
+    keys: Column | None,
+    topics: list[str],
+    codes: Any,
+    queues_of: QueuesOf,
+) -> Any:
+    """Return the number of each row's queue among those of its topic; -1: any."""
+    count = len(codes)
+    if options.queue_by is QueueBy.PARTITION:
+        given = columns["partition"].cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+        is_null = columns["partition"].is_null().to_numpy(zero_copy_only=False)
+        sizes = np.array([len(queues_of(topic)) for topic in topics])[codes]
+        if ((~is_null & (given < 0)) | (given >= sizes)).any():
+            raise _Unusual
+        return given
+    if keys is None:
+        return np.full(count, -1)
+    encoded = pc.dictionary_encode(keys)
+    names = [name.decode() for name in encoded.dictionary.to_pylist()]
+    by_topic = np.array([places_of(names, len(queues_of(topic))) for topic in topics])
+    return by_topic[codes, encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def _lanes(topics: list[str], codes: Any, places: Any, queues_of: QueuesOf) -> tuple[list[Lane], Any]:
+    """Return the lanes, and the number of each row's lane among them."""
+    pairs, numbers = np.unique(np.stack((codes, places), axis=1), axis=0, return_inverse=True)
+    lanes = [
+        Lane(topics[code], queues_of(topics[code])[place] if place >= 0 else None) for code, place in pairs.tolist()
+    ]
+    return lanes, numbers.reshape(-1)
 
 
 def _check_topic(topic: str) -> None:
@@ -267,8 +315,10 @@ class _Given(NamedTuple):
     tags: Column | None
 
 
-def _properties(columns: dict[str, Column], options: SinkOptions, count: int, unique: Column) -> Column:
-    """Return the properties of each row, as `encoder.prepare` writes them."""
+def _properties(
+    columns: dict[str, Column], options: SinkOptions, count: int, unique: Column
+) -> tuple[Column, Column | None]:
+    """Return the properties of each row, as `encoder.prepare` writes them, and the keys among them."""
     given = _given(columns, options, count)
     keys, tags = columns.get("key"), columns.get("tags")
     keys = _or_else(None if keys is None else _text(keys), given.keys)
@@ -280,8 +330,9 @@ def _properties(columns: dict[str, Column], options: SinkOptions, count: int, un
             _check(tags=tag.decode())
         parts += _named(TAGS, tags)
     if keys is not None:
-        parts += _named(KEYS, _words(keys))
-    return pc.binary_join_element_wise(*parts, _EMPTY)
+        keys = _words(keys)
+        parts += _named(KEYS, keys)
+    return pc.binary_join_element_wise(*parts, _EMPTY), keys
 
 
 def _named(name: str, values: Column) -> list[Column]:
