@@ -31,6 +31,7 @@ from tandemq.run.local import LocalCluster
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.pipelines.projects import environment, pipelines_command
+from tandemq.spark.sources.formats import register
 from tests.spark.logs import LogWriter
 from tests.spark.messages import committed, make_topic, numbered, send, send_without_key, set_offsets
 from tests.spark.short import SHORT
@@ -195,6 +196,25 @@ def test_python_of_the_page_reads_and_writes(
     assert "body" in capsys.readouterr().out
     copies = spark.read.format("rocketmq").options(nameServer=names, subscribe="Copies").load()
     assert sorted(row.body for row in copies.collect()) == [b"0", b"1", b"2"]
+
+
+def test_tables_of_the_page_are_read_written_and_followed(
+    spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
+    names = tandemq_broker.name_servers
+    make_topic(names, "Orders", 1)
+    send(names, numbered("Orders", 0, 3, "paid"))
+    (program,) = [text for text in blocks("python") if "tables=" in text]
+    known: dict[str, Any] = {"spark": spark, "register": register}
+    try:
+        exec(program.replace("127.0.0.1:9876", names).replace("/data/", f"{tmp_path}/"), known)
+        rows = spark.table("orders").groupBy("tags").count().collect()
+        assert {row["tags"]: row["count"] for row in rows} == {"paid": 3, "new": 1}
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        for table in ("orders", "saved_orders"):
+            spark.sql(f"DROP TABLE IF EXISTS {table}")
 
 
 def run_by_spark(command: str, project: Path) -> None:

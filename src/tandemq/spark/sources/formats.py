@@ -24,6 +24,7 @@ from tandemq.spark.runtime.causes import parse_error
 from tandemq.spark.sources.cluster.lag import RocketMqLag
 from tandemq.spark.sources.cluster.source import RocketMQDataSource
 from tandemq.spark.sources.log.source import RocketMQLogDataSource, source_with_storage
+from tandemq.spark.sources.topic_tables import add_tables
 
 FORMATS = (RocketMQDataSource, RocketMQLogDataSource, RocketMqLag)
 PYTHON = "PYSPARK_PYTHON"
@@ -32,7 +33,13 @@ PROBED_ROWS = 64
 """Rows of the check; Spark divides them among the cores it has at that moment."""
 
 
-def register(spark: SparkSession, *, check: bool = True, storage: Mapping[str, str] | None = None) -> None:
+def register(
+    spark: SparkSession,
+    *,
+    check: bool = True,
+    storage: Mapping[str, str] | None = None,
+    tables: Mapping[str, Mapping[str, str]] | None = None,
+) -> None:
     """Register the formats rocketmq, rocketmq-log and rocketmq-lag with a session, classic or Spark Connect.
 
     Args:
@@ -40,8 +47,10 @@ def register(spark: SparkSession, *, check: bool = True, storage: Mapping[str, s
             It reaches the executors that exist at the moment. Local masters need none.
         storage: storage options for URLs in `path` and `writeTo` of rocketmq-log, as deltalake names them; they are no
             options of queries, which Spark shows. Those of the environment are added.
+        tables: tables to create, unless they exist: options of `format("rocketmq")` by name, see `topic_tables`.
     Raises:
-        ConfigError: workers have no such Python, cannot import this package, or have another version of it.
+        ConfigError: workers have no such Python, cannot import this package, or have another version of it; a table is
+            not possible.
     """
     is_local = _is_classic(spark) and _choose_python(spark)
     for source in FORMATS:
@@ -49,6 +58,7 @@ def register(spark: SparkSession, *, check: bool = True, storage: Mapping[str, s
         spark.dataSource.register(source_with_storage(storage, storage) if is_log else source)
     if check and not is_local:
         check_workers(spark)
+    add_tables(spark, tables or {})
 
 
 def check_workers(spark: SparkSession) -> None:
