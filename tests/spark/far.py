@@ -36,8 +36,21 @@ ATTEMPTS = 5
 class FarCluster:
     """A name server and one broker."""
 
-    def __init__(self, topics: Mapping[str, int], *, messages: int = 0, monkeypatch: pytest.MonkeyPatch) -> None:
-        """`topics`: number of queues; `messages`: in each queue."""
+    def __init__(
+        self,
+        topics: Mapping[str, int],
+        *,
+        messages: int = 0,
+        is_ours: bool = False,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """`topics`: number of queues; `messages`: in each queue; `is_ours`: not RocketMQ's, whose brokers and name
+        servers know none of our own requests."""
+        self.is_ours = is_ours
+        self.version = 1
+        """Of the routes."""
+        self.ms = 0
+        """The client's clock."""
         self.queues = dict(topics)
         self.messages = messages
         self.counts: dict[tuple[str, int], int] = {}
@@ -48,6 +61,8 @@ class FarCluster:
         """Topics whose route the name server has."""
         self.is_registered = True
         self.is_up = True
+        self.topics_at_once = 1 << 30
+        """Topics that one response has the ends of."""
         self.rounds = 0
         self.requests: dict[Code, int] = {}
         self.most_at_once = 0
@@ -88,7 +103,7 @@ class FarCluster:
         raise AssertionError
 
     def _run(self, steps: Steps[Any]) -> Any:
-        now = Now(0, 0)
+        now = Now(self.ms, 0)
         try:
             step: Step = next(steps)
             while True:
@@ -140,9 +155,19 @@ class FarCluster:
         if code is Code.GET_BROKER_CLUSTER_INFO:
             group = {"cluster": "C", "brokerName": "a", "brokerAddrs": {"0": MASTER}}
             return _json({"brokerAddrTable": {"a": group} if self.is_registered else {}, "clusterAddrTable": {}})
+        if code is Code.TANDEM_ROUTES_VERSION and self.is_ours:
+            return Command(Answered.SUCCESS, fields={"version": str(self.version)})
+        if code is Code.TANDEM_ROUTES_VERSION or (code is Code.TANDEM_QUEUE_ENDS and not self.is_ours):
+            return Command(Answered.REQUEST_CODE_NOT_SUPPORTED)
         if not self.is_up:
             return NotConnected(f"{asked.address} is down")
+        if code is Code.TANDEM_QUEUE_ENDS:
+            return self._ends(json.loads(command.body)["topics"])
         return self._answer_of_broker(code, command.fields)
+
+    def _ends(self, topics: list[str]) -> Command:
+        some = topics[: self.topics_at_once]
+        return _json({"ends": [[self._count(topic, at) for at in range(self.queues[topic])] for topic in some]})
 
     def _answer_of_broker(self, code: Code, fields: Mapping[str, str]) -> Answer:
         if code is Code.GET_BROKER_EPOCH_CACHE:

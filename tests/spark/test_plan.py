@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import ClassVar
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def test_limit_does_not_advance_an_empty_queue() -> None:
 @given(sizes, st.none() | st.integers(1, 40))
 def test_tasks_contain_every_offset_once_and_reach_the_minimum_number(lengths: list[int], least: int | None) -> None:
     ranges = ranges_of(lengths)
-    tasks = make_tasks(ranges, least)
+    tasks = make_tasks(ranges, len(ranges), least)
     pieces = sorted((one for task in tasks for one in task), key=lambda one: (one.queue, one.start))
     joined: list[QueueRange] = []
     for piece in pieces:
@@ -63,7 +64,7 @@ def test_largest_part_is_split_first(lengths: list[int], least: int) -> None:
     for _ in range(min(least, sum(lengths)) - len(parts)):
         able = [one for one in ranges if parts[one.queue] < one.size]
         parts[max(able, key=lambda one: one.size / parts[one.queue]).queue] += 1
-    found = Counter(one.queue for task in make_tasks(ranges, least) for one in task)
+    found = Counter(one.queue for task in make_tasks(ranges, len(ranges), least) for one in task)
     assert found == parts
 
 
@@ -80,12 +81,12 @@ class Counted(MessageQueue, frozen=True):
 def test_twenty_thousand_tasks_on_two_thousand_queues_need_few_lookups() -> None:
     ranges = [QueueRange(Counted(f"T{number}", "a", 0), 0, 1_000 + number) for number in range(2_000)]
     Counted.lookups = 0
-    assert len(make_tasks(ranges, 20_000)) == 20_000
+    assert len(make_tasks(ranges, len(ranges), 20_000)) == 20_000
     assert Counted.lookups <= 10 * (2_000 + 20_000)
 
 
 def test_small_ranges_share_a_task() -> None:
-    tasks = make_tasks(ranges_of([10, 20, 30, 0, 5, 50_000]))
+    tasks = make_tasks(ranges_of([10, 20, 30, 0, 5, 50_000]), 6)
     assert [len(task) for task in tasks] == [1, 4]
 
 
@@ -93,3 +94,23 @@ def test_position_survives_a_round_trip_through_json() -> None:
     position = Position({QUEUES[0]: 5, QUEUES[5]: 0}, {"a": 2})
     assert position.to_json() == {"Orders": {"a": {"epoch": 2, "0": 5}, "b": {"2": 0}}}
     assert parse_offsets('{"Orders": {"a": {"epoch": 2, "0": 5}, "b": {"2": 0}}}', "x") == position
+
+
+@pytest.mark.parametrize(
+    ("sizes", "queues", "parts"),
+    [
+        ([10_000_000], 1, [1]),  # nothing to share
+        ([4_000_000, 4_000_000], 2, [1, 1]),
+        ([4_000_000, 4_000_000], 8, [2, 2]),  # six queues are empty
+        ([800_000, 1, 1, 1], 4, [2, 1, 1, 1]),
+        ([10_000_000, *[100_000] * 99], 100, [26, *[1] * 99]),
+        ([100_000, 10, 10, 10], 4, [1, 1, 1, 1]),  # small
+    ],
+)
+def test_queue_that_has_far_more_than_the_others_is_split(sizes: list[int], queues: int, parts: list[int]) -> None:
+    ranges = [QueueRange(MessageQueue("Orders", "a", at), 7, 7 + size) for at, size in enumerate(sizes)]
+    tasks = make_tasks(ranges, queues)
+    found = Counter(piece.queue for task in tasks for piece in task)
+    assert [found[one.queue] for one in ranges] == parts
+    assert sum(piece.size for task in tasks for piece in task) == sum(sizes)
+    assert make_tasks(ranges, queues) == tasks

@@ -3,9 +3,11 @@
 import pytest
 
 from tandemq.client.core.operations import REQUESTS_AT_ONCE
+from tandemq.errors import NetworkError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.spark.sources.cluster.backlog import AGES_MAX, LAG
-from tandemq.spark.sources.cluster.resolve import MESSAGES_AT_ONCE
+from tandemq.spark.sources.cluster.layout import KEPT_MS, KEPT_QUEUES_MIN
+from tandemq.spark.sources.cluster.resolve import MESSAGES_AT_ONCE, TOPICS_PER_REQUEST
 from tests.spark.far import FarCluster
 from tests.spec import spec
 
@@ -27,9 +29,10 @@ def test_ten_thousand_topics_with_a_hundred_thousand_queues_plan_in_few_round_tr
     far = FarCluster({f"T{number:05}": queues for number in range(topics)}, messages=3, monkeypatch=monkeypatch)
     reader = far.stream(startingOffsets=starting, maxOffsetsPerTrigger=1_000_000)
     start = reader.initialOffset()
-    # The names of the topics, the epochs of the broker group, and either the first offset or the end of each queue.
-    assert sum(far.requests.values()) == 1 + topics + 1 + topics * queues
-    assert far.rounds <= 2 + rounds_of(topics) + rounds_of(topics * queues)
+    # The names of the topics, the epochs of the broker group, and either the first offset or the end of each queue;
+    # for the ends an attempt to get them together.
+    assert sum(far.requests.values()) == 1 + topics + 1 + topics * queues + (starting == "latest")
+    assert far.rounds <= 3 + rounds_of(topics) + rounds_of(topics * queues)
     assert far.rounds * FAR_MS <= SLOWEST_MS / 10
     assert far.most_at_once <= REQUESTS_AT_ONCE
     assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
@@ -44,10 +47,84 @@ def test_ten_thousand_topics_with_a_hundred_thousand_queues_plan_in_few_round_tr
         Code.GET_ROUTEINFO_BY_TOPIC: topics,
         Code.GET_MAX_OFFSET: topics * queues,
         Code.GET_BROKER_EPOCH_CACHE: 1,
+        Code.TANDEM_ROUTES_VERSION: 1,
+        Code.TANDEM_QUEUE_ENDS: 1,
     } | ({Code.PULL_MESSAGE: witnesses} if witnesses else {})
     rounds = far.rounds - before
-    assert rounds <= 2 + rounds_of(topics) + rounds_of(topics * queues) + rounds_of(witnesses, MESSAGES_AT_ONCE)
+    assert rounds <= 4 + rounds_of(topics) + rounds_of(topics * queues) + rounds_of(witnesses, MESSAGES_AT_ONCE)
     assert rounds * FAR_MS <= SLOWEST_MS / 2
+
+
+@spec("P38")
+@pytest.mark.parametrize("topics_at_once", [1 << 30, 37])
+def test_idle_poll_of_our_cluster_asks_for_what_has_changed(
+    monkeypatch: pytest.MonkeyPatch, topics_at_once: int
+) -> None:
+    topics, queues = 2_000, 10
+    names = [f"T{number:05}" for number in range(topics)]
+    far = FarCluster(dict.fromkeys(names, queues), messages=3, is_ours=True, monkeypatch=monkeypatch)
+    far.topics_at_once = topics_at_once
+    reader = far.stream(startingOffsets="latest")
+    limit = reader.getDefaultReadLimit()
+    start = reader.latestOffset(reader.initialOffset(), limit)
+    start = reader.latestOffset(start, limit)
+    far.requests.clear()
+    assert reader.latestOffset(start, limit) == start
+    parts = 0
+    left = topics
+    while left:
+        parts += -(-left // TOPICS_PER_REQUEST)
+        left = sum(
+            max(0, min(TOPICS_PER_REQUEST, left - at) - topics_at_once) for at in range(0, left, TOPICS_PER_REQUEST)
+        )
+    assert far.requests == {
+        Code.TANDEM_ROUTES_VERSION: 1,
+        Code.TANDEM_QUEUE_ENDS: parts,
+        Code.GET_BROKER_EPOCH_CACHE: 1,
+    }
+
+    far.counts["T00007", 3] = 5
+    end = reader.latestOffset(start, limit)
+    assert end["T00007"]["a"]["3"] == 5
+    far.create("New", 2, 0)
+    assert "New" not in reader.latestOffset(end, limit), "the name server tells the same version"
+    far.version += 1
+    assert reader.latestOffset(end, limit)["New"]["a"] == {"0": 0, "1": 0}
+    far.requests.clear()
+    far.ms += KEPT_MS
+    reader.latestOffset(end, limit)
+    assert far.requests[Code.GET_ROUTEINFO_BY_TOPIC] == topics + 1, "another name server may know more"
+
+
+def test_routes_of_many_queues_are_kept_for_a_while_with_name_servers_of_rocketmq(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for queues, is_kept in ((KEPT_QUEUES_MIN, True), (KEPT_QUEUES_MIN - 1, False)):
+        far = FarCluster({"A": queues}, messages=3, monkeypatch=monkeypatch)
+        reader = far.stream(startingOffsets="latest")
+        limit = reader.getDefaultReadLimit()
+        start = reader.latestOffset(reader.initialOffset(), limit)
+        reader.latestOffset(start, limit)
+        for passed_ms, is_asked in ((0, not is_kept), (KEPT_MS - 1, not is_kept), (1, True)):
+            far.ms += passed_ms
+            far.requests.clear()
+            reader.latestOffset(start, limit)
+            assert (Code.GET_ROUTEINFO_BY_TOPIC in far.requests) is is_asked
+
+
+def test_routes_are_asked_for_again_after_a_poll_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = FarCluster({"A": 4}, messages=3, is_ours=True, monkeypatch=monkeypatch)
+    reader = far.stream(startingOffsets="latest")
+    limit = reader.getDefaultReadLimit()
+    start = reader.latestOffset(reader.initialOffset(), limit)
+    reader.latestOffset(start, limit)
+    far.is_up = False
+    with pytest.raises(NetworkError):
+        reader.latestOffset(start, limit)
+    far.is_up = True
+    far.requests.clear()
+    reader.latestOffset(start, limit)
+    assert far.requests[Code.GET_ROUTEINFO_BY_TOPIC] == 1
 
 
 def test_ages_of_a_backlog_in_many_queues_are_asked_of_those_furthest_behind(monkeypatch: pytest.MonkeyPatch) -> None:

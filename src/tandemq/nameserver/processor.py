@@ -62,6 +62,8 @@ class DefaultRequestProcessor:
         self._config = config
         self._routes = routes
         self._kv_config = kv_config
+        self._since_ms = 0
+        """When a version was asked for first: those of another process, or name server, differ."""
         self.handlers = self._table()
         """By request code."""
         if registry is not None:
@@ -81,6 +83,7 @@ class DefaultRequestProcessor:
     def _table(self) -> dict[int, Handler]:
         return {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: Handler(self._get_route, NameServerRight.ROUTE),
+            RequestCode.TANDEM_ROUTES_VERSION: Handler(self._routes_version, NameServerRight.READ),
             RequestCode.REGISTER_BROKER: Handler(self._register_broker, NameServerRight.CHANGE),
             RequestCode.UNREGISTER_BROKER: Handler(self._unregister_broker, NameServerRight.CHANGE),
             RequestCode.QUERY_DATA_VERSION: Handler(self._query_data_version, NameServerRight.CHANGE),
@@ -106,6 +109,13 @@ class DefaultRequestProcessor:
             RequestCode.UPDATE_NAMESRV_CONFIG: Handler(self._update_config, NameServerRight.CHANGE),
             RequestCode.GET_NAMESRV_CONFIG: Handler(self._get_config, NameServerRight.CHANGE),
         }
+
+    def _routes_version(self, request: Command, _link: int, now: Now) -> Command:
+        self._since_ms = self._since_ms or now.wall_ms
+        return request.answer(
+            ResponseCode.SUCCESS,
+            fields={"version": f"{self._since_ms}-{self._routes.topic_count}-{self._routes.changes}"},
+        )
 
     def _get_route(self, request: Command, _link: int, _now: Now) -> Command:
         topic = required(request, "topic")

@@ -38,7 +38,7 @@ _READ_WRITE = int(Permission.READ_WRITE)
 class RouteTable:
     """All brokers and topics that one name server knows."""
 
-    __slots__ = ("_brokers", "_encoded", "_encoded_lists", "_topics")
+    __slots__ = ("_brokers", "_encoded", "_encoded_lists", "_topics", "changes")
 
     def __init__(self, expiry_ms: int) -> None:
         """An empty table; brokers expire after `expiry_ms` of silence."""
@@ -48,6 +48,8 @@ class RouteTable:
         """By topic, then by dialect and orderTopicConf."""
         self._encoded_lists: dict[tuple[object, ...], bytes] = {}
         """Encoded lists by request, until a topic or a broker changes."""
+        self.changes = 0
+        """Number of times that routes have changed."""
 
     # Brokers.
 
@@ -184,10 +186,12 @@ class RouteTable:
         for topic in topics:
             self._encoded.pop(topic, None)
             self._encoded_lists.clear()
+            self.changes += 1
 
     def _drop_all_encoded(self) -> None:
         self._encoded.clear()
         self._encoded_lists.clear()
+        self.changes += 1
 
     # Queries.
 

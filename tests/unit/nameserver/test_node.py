@@ -589,3 +589,19 @@ def test_smallest_ids_are_not_notified_by_default(server: Driver) -> None:
     server.register(3, broker_id=1, address="10.0.0.9:10911")
     turn = server.node.turn([], [Closed(BROKER, "killed")], server.now)
     assert not turn.sends
+
+
+def version_of(server: Driver) -> str:
+    return server.ask(CLIENT, Command(RequestCode.TANDEM_ROUTES_VERSION)).fields["version"]
+
+
+def test_version_of_routes_changes_with_them_and_only_then(server: Driver) -> None:
+    seen = [version_of(server)]
+    server.register(BROKER)
+    seen.append(version_of(server))
+    assert version_of(server) == seen[-1]
+    server.register(BROKER)
+    assert version_of(server) == seen[-1], "a sign of life changes nothing"
+    server.register(BROKER, address="10.0.0.7:10911")
+    seen.append(version_of(server))
+    assert len(set(seen)) == 3

@@ -106,6 +106,12 @@ class QueueFields(msgspec.Struct, rename="camel"):
     queue_id: Int32
 
 
+class QueueEndsBody(msgspec.Struct):
+    """TANDEM_QUEUE_ENDS (7333)."""
+
+    topics: list[str]
+
+
 class SearchOffsetFields(msgspec.Struct, rename="camel"):
     """SEARCH_OFFSET_BY_TIMESTAMP (29)."""
 

@@ -8,7 +8,7 @@ import re
 from tandemq import errors
 from tandemq.errors import ConfigError, LocalError, TandemError
 
-_OURS = re.compile(r"^tandemq\.errors\.(\w+): (.+)$", re.MULTILINE)
+_OURS = re.compile(r"(?:^|: )tandemq\.errors\.(\w+): (.+)$", re.MULTILINE)
 _PYTHONS = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .+$", re.MULTILINE)
 _CALL = "An error occurred while calling"
 NOT_STARTED = "JAVA_GATEWAY_EXITED"

@@ -39,6 +39,7 @@ SETTINGS = {
 """Settings of every session; settings of the caller take precedence."""
 
 LOCAL_SETTINGS = {
+    "spark.python.daemon.module": "tandemq.spark.runtime.daemon",
     # Writes a checkpoint on a local disk in a third of the time.
     "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
     "spark.driver.host": "127.0.0.1",

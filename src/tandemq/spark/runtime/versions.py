@@ -11,7 +11,7 @@ limit then.
 Source: docs/guides/pipeline.md, "Versions of Spark"; PySpark's python_streaming_source_runner.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tandemq.errors import ConfigError
+from tandemq.errors import ConfigError, TandemError
 from tandemq.spark.runtime.worker import end_planner
+from tandemq.spark.runtime.worker_errors import shows_one_line
 
 VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 HAS_ADMISSION_CONTROL = VERSION >= (4, 2)
@@ -125,11 +126,44 @@ def batch_start(start: Mapping[str, Any], end: Mapping[str, Any]) -> Mapping[str
     return start if start == end else end.get(BEGIN, start)
 
 
-def adapt_reader(reader: DataSourceStreamReader) -> DataSourceStreamReader:
-    """Adapt a reader with admission control to the installed PySpark, and to the end of its process."""
+def adapt_reader(make: Callable[[], DataSourceStreamReader]) -> DataSourceStreamReader:
+    """Make a reader with admission control, adapted to the installed PySpark and to the end of its process.
+
+    If it cannot be made, the first call of the one returned raises why: PySpark loses an error at this moment, because
+    it then stops a reader that it does not have.
+    """
+    try:
+        reader = make()
+    except TandemError as error:
+        return RefusedReader(error)
     adapted = reader if HAS_ADMISSION_CONTROL else SelfPacedReader(reader)
     adapted.stop = end_planner  # type: ignore[method-assign]
     return adapted
+
+
+@shows_one_line
+class RefusedReader(DataSourceStreamReader):
+    """A reader that cannot be made: each call raises why."""
+
+    def __init__(self, error: TandemError) -> None:
+        """Keep the error."""
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """Raise it."""
+        raise self._error
+
+    def latestOffset(self, *_: Any) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """Raise it."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002  # Spark's
+        """Raise it."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002  # Spark's
+        """Raise it."""
+        raise self._error
 
 
 class SelfPacedReader(DataSourceStreamReader):

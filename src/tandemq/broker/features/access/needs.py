@@ -179,6 +179,11 @@ def _forbidden(command: Command) -> Iterator[Need]:
     yield from _topic(command.fields["topic"], UPDATE)
 
 
+def _listed_topics(command: Command) -> Iterator[Need]:
+    for topic in _listed(_json(command.body), "topics"):
+        yield from _topic(str(topic), actions("Sub", "Get", "Pub"))
+
+
 def _json(body: bytes) -> dict[str, Any]:
     found = loads(body)
     if not isinstance(found, dict):
@@ -235,6 +240,7 @@ NEEDS: dict[int, NeedsOf | _Cluster | None] = {
     Code.SEARCH_OFFSET_BY_TIMESTAMP: _topic_field(actions("Sub", "Get", "Pub")),
     Code.GET_MAX_OFFSET: _topic_field(actions("Sub", "Get", "Pub")),
     Code.GET_MIN_OFFSET: _topic_field(actions("Sub", "Get", "Pub")),
+    Code.TANDEM_QUEUE_ENDS: _listed_topics,
     Code.GET_EARLIEST_MSG_STORETIME: _topic_field(actions("Sub", "Get", "Pub")),
     Code.UPDATE_AND_CREATE_TOPIC: _topic_field(CREATE),
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _created_topics,

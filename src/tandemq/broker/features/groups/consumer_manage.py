@@ -3,6 +3,7 @@
 Source: docs/reference/requests.md, "offsets", "group membership", "orderly consumption".
 """
 
+import json
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from tandemq.codec.remoting.requests import (
     CommitOffsetFields,
     GroupFields,
     QueryOffsetFields,
+    QueueEndsBody,
     QueueFields,
     SearchOffsetFields,
     UnregisterClientFields,
@@ -41,6 +43,10 @@ from tandemq.model.topic import group_name_error
 from tandemq.storage.consume_queue import ConsumeQueue
 
 LOCKS_EXPIRE_MS = 10_000
+ENDS_MAX = 2_000
+"""Queues whose ends one response has."""
+ENDS_BODY_BYTES_MAX = 64 << 10
+"""Size of a request for ends."""
 OWN_LANGUAGE = "PYTHON"
 """Language in the heartbeats of TandemQ's client."""
 
@@ -96,6 +102,7 @@ class ConsumerManageProcessor(Feature):
             Code.UPDATE_CONSUMER_OFFSET: Request(self._on_commit_offset, Right.COMMIT, is_copied=True),
             Code.GET_MAX_OFFSET: Request(self._on_max_offset, Right.READ),
             Code.GET_MIN_OFFSET: Request(self._on_min_offset, Right.READ),
+            Code.TANDEM_QUEUE_ENDS: Request(self._on_queue_ends, Right.READ),
             Code.SEARCH_OFFSET_BY_TIMESTAMP: Request(self._on_search_offset, Right.READ, only_reads=True),
             Code.GET_EARLIEST_MSG_STORETIME: Request(self._on_earliest, Right.READ, only_reads=True),
             Code.LOCK_BATCH_MQ: Request(self._on_lock, Right.READ),
@@ -219,6 +226,32 @@ class ConsumerManageProcessor(Feature):
         return command.answer(
             ResponseCode.SUCCESS, fields={"offset": str(self._pulls.visible_end(queue) if queue else 0)}
         )
+
+    def _on_queue_ends(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        """Return the ends of all queues of topics, as many as one turn may look at."""
+        if len(command.body) > ENDS_BODY_BYTES_MAX:
+            raise ProtocolError(f"a request for ends has {len(command.body)} bytes, at most {ENDS_BODY_BYTES_MAX}")
+        static = self._topics.mappings.table
+        ends: list[list[int] | None] = []
+        count = 0
+        for topic in decode_body(command.body, QueueEndsBody, "topics").topics:
+            known = self._topics.get(topic)
+            queues = 0 if known is None else max(known.config.read_queue_nums, known.config.write_queue_nums)
+            if queues > ENDS_MAX:
+                queues = 0
+            count += queues
+            if count > ENDS_MAX:
+                break
+            is_here = queues > 0 and topic not in static
+            ends.append([self._end(topic, queue_id) for queue_id in range(queues)] if is_here else None)
+        return command.answer(ResponseCode.SUCCESS, body=json.dumps({"ends": ends}).encode())
+
+    def _end(self, topic: str, queue_id: int) -> int:
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return 0
+        is_shown = queue.last_log_end <= self._turn.serving.visible_end
+        return queue.max_offset if is_shown else self._pulls.visible_end(queue)
 
     def _on_min_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(QueueFields, command.fields)

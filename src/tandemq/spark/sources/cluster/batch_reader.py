@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.spark.runtime.versions import Filter
+from tandemq.spark.runtime.worker_errors import shows_one_line
 from tandemq.spark.sources.cluster import resolve
 from tandemq.spark.sources.cluster.layout import find_layout
 from tandemq.spark.sources.cluster.offsets import Position
@@ -25,6 +26,7 @@ from tandemq.spark.sources.cluster.resolve import QueueLayout, QueueLimits
 log = logging.getLogger(__name__)
 
 
+@shows_one_line
 class BatchReader(DataSourceReader):
     """Reader of a batch query: the messages between two positions."""
 
@@ -91,6 +93,7 @@ class BatchReader(DataSourceReader):
         yield from self._reader.read_task(partition)
 
 
+@shows_one_line
 class FilteredBatchReader(BatchReader):
     """Batch reader with filter pushdown, used only if the option `pushDown` is set.
 

@@ -18,6 +18,7 @@ from tandemq.errors import RemoteError
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SYSTEM_TOPICS
 from tandemq.spark.runtime.client_pool import CONNECT_MS, cluster_client
+from tandemq.spark.runtime.worker_errors import shows_one_line
 from tandemq.spark.sources.cluster.options import TIMEOUT_MS, LagOptions, lag_options
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class LagRow(NamedTuple):
     lag: int
 
 
+@shows_one_line
 class RocketMqLag(DataSource):
     """The data source, for `spark.dataSource.register`. Options: those of TLS, and `nameServer`: without it no rows."""
 
@@ -71,6 +73,7 @@ class RocketMqLag(DataSource):
         return _LagReader(self._options)
 
 
+@shows_one_line
 class _LagReader(DataSourceReader):
     def __init__(self, options: LagOptions) -> None:
         self._options = options

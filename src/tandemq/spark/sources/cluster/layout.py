@@ -12,11 +12,14 @@ All functions are client operations. Source: docs/guides/pipeline.md, "Offsets".
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from tandemq.boundary import Now
 from tandemq.client.admin.cluster import cluster_info, topic_names, topic_routes
-from tandemq.client.core.operations import Invoke, Steps, ask_all, refusal, run_together
+from tandemq.client.core.operations import Invoke, Steps, ask_all, current_time, refusal, request, run_together
 from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.errors import ConfigError, NetworkError
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SYSTEM_TOPICS
@@ -25,6 +28,8 @@ from tandemq.spark.sources.cluster.options import SourceOptions
 from tandemq.spark.sources.cluster.resolve import BEYOND, Members, QueueLayout, pull_request
 
 GO_ON = "failOnDataLoss=false goes on without it"
+KEPT_MS, KEPT_QUEUES_MIN = 10_000, 1_000
+"""How long a layout is kept, and from how many queues on without a version of the routes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +96,44 @@ def _check_assigned(topic: str, found: Sequence[MessageQueue], wanted: Mapping[s
                 )
 
 
+class KeptLayout(NamedTuple):
+    """A layout of an earlier poll: when it was found, and by which version of the routes; "": none is known."""
+
+    layout: QueueLayout
+    version: str
+    since_ms: int
+
+    def is_current(self, version: str, now: Now) -> bool:
+        """Return whether it need not be found again."""
+        if now.mono_ms - self.since_ms >= KEPT_MS:
+            return False  # another name server may have answered with older routes
+        return version == self.version if version else len(self.layout.queues) >= KEPT_QUEUES_MIN
+
+
 def poll_layout(
-    routes: Routes, options: SourceOptions, known: Collection[MessageQueue]
-) -> Steps[tuple[QueueLayout, MissingQueues]]:
+    routes: Routes, options: SourceOptions, known: Collection[MessageQueue], kept: KeptLayout | None
+) -> Steps[tuple[KeptLayout, MissingQueues]]:
     """Return the queues of a stream that has begun, and those of `known` that are missing.
+
+    Routes are asked for again if they have changed. Name servers of RocketMQ do not tell that: routes of many queues
+    are then kept for a while.
 
     Raises:
         NetworkError: no name server answers, or loss is not accepted and a missing queue may come back.
     """
-    layout = yield from find_layout(routes, options, has_begun=True)
-    missing = yield from _find_missing(routes, options, layout, known)
+    now = yield from current_time()
+    version = yield from _routes_version(routes)
+    if kept is None or not kept.is_current(version, now):
+        kept = KeptLayout((yield from find_layout(routes, options, has_begun=True)), version, now.mono_ms)
+    missing = yield from _find_missing(routes, options, kept.layout, known)
     if missing.away and options.fail_on_data_loss:
         raise NetworkError(next(iter(missing.away.values())), hint=f"is it down? {GO_ON}")
-    return layout, missing
+    return kept, missing
+
+
+def _routes_version(routes: Routes) -> Steps[str]:
+    answer = yield from routes.ask_name_server(lambda: request(RequestCode.TANDEM_ROUTES_VERSION))
+    return answer.fields.get("version", "") if answer.code == ResponseCode.SUCCESS else ""
 
 
 def _find_missing(

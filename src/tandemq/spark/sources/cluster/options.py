@@ -76,7 +76,8 @@ SOURCE = {
     "minOffsetsPerTrigger": "minimum number of offsets of a micro-batch, new queues included; does not delay "
     "`availableNow`",
     "maxTriggerDelay": "maximum wait for `minOffsetsPerTrigger`, like `90s`; default: `15m`",
-    "minPartitions": "minimum number of tasks; without it, large queues have one each and small ones share",
+    "minPartitions": "minimum number of tasks; without it, large queues have one each, or more if they have far more "
+    "messages than the others, and small ones share",
     "maxRecordsPerPartition": "maximum number of messages of a task",
     "groupIdPrefix": "prefix of the consumer group that pulls name, followed by a hash of the selection, so that "
     "brokers count them under it; without it, the tools' group",

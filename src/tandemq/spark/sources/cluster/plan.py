@@ -2,8 +2,8 @@
 
     start, end by queue ─► limit_rows (maxOffsetsPerTrigger) ─► ranges ─► tasks
 
-With `minPartitions` or `maxRecordsPerPartition` large ranges are split; without `minPartitions` small ranges share a
-task, because starting a task costs more than reading a few thousand messages.
+With `minPartitions` or `maxRecordsPerPartition` large ranges are split. Without them those of skewed queues are, and
+without `minPartitions` small ranges share a task: starting a task costs more than reading a few thousand messages.
 
 Source: docs/guides/pipeline.md, "Offsets"; Spark's KafkaOffsetRangeCalculator for the meaning of minPartitions.
 """
@@ -16,6 +16,9 @@ from tandemq.model.message import MessageQueue
 
 SHARED_MESSAGES = 20_000
 """Maximum number of messages of a task that several ranges share; a larger range has a task of its own."""
+
+SKEWED_MESSAGES, SKEW = 100_000, 2
+"""A range is split if it is longer than this, and as many times as long as the average of all queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +68,26 @@ def make_ranges(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, in
 
 
 def make_tasks(
-    ranges: Sequence[QueueRange], partitions_min: int | None = None, records_max: int | None = None
+    ranges: Sequence[QueueRange],
+    queues: int,
+    partitions_min: int | None = None,
+    records_max: int | None = None,
 ) -> list[list[QueueRange]]:
-    """Distribute ranges over tasks.
+    """Distribute ranges over tasks; the same for the same arguments.
 
     Args:
+        ranges: what is to be read, without empty ranges.
+        queues: number of queues of the query.
         partitions_min: minimum number of tasks, if there are as many offsets; None lets small ranges share a task.
         records_max: maximum number of offsets of a task.
     """
     if not ranges:
         return []
-    pieces = _split(ranges, partitions_min or 1, records_max)
+    if partitions_min is None and records_max is None:
+        average = sum(one.size for one in ranges) // max(queues, len(ranges))
+        pieces = _split(ranges, 1, max(SKEWED_MESSAGES, SKEW * average))
+    else:
+        pieces = _split(ranges, partitions_min or 1, records_max)
     if partitions_min is not None:
         return [[piece] for piece in pieces]
     shared = SHARED_MESSAGES if records_max is None else min(SHARED_MESSAGES, records_max)

@@ -110,7 +110,8 @@ class SourceQuery:
     ) -> list[QueuePartition]:
         """Distribute ranges over tasks."""
         tasks = []
-        for share in make_tasks(ranges, self.options.partitions_min, self.options.records_max):
+        options = self.options
+        for share in make_tasks(ranges, len(layout.queues), options.partitions_min, options.records_max):
             names = {queue_range.queue.broker_name for queue_range in share}
             members = {name: dict(layout.members[name]) for name in names}
             tasks.append(QueuePartition(share, members, {name: epochs.get(name, Epochs()) for name in names}))

@@ -7,6 +7,7 @@ read before, and that is no loss.
 Source: docs/guides/pipeline.md, "Offsets"; docs/reference/requests.md.
 """
 
+import json
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ from tandemq.spark.sources.cluster.options import Bound, Edge, ReadFrom, SourceO
 
 SUBSCRIPTION = 4
 WALK_MESSAGES = 32
+TOPICS_MIN, TOPICS_PER_REQUEST = 4, 200
+"""Topics of a broker group from which on their ends are asked for together, and those of one request."""
 MESSAGES_AT_ONCE = 64
 """Maximum number of pulls in flight: each response has a message, which may be large."""
 BEYOND = 1 << 60
@@ -123,8 +126,60 @@ def find_ends(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[MessageQue
         NetworkError: no readable member of a broker group answers.
         RemoteError: a response is malformed.
     """
-    operations = [_end_of(queue, layout.members[queue.broker_name], read_from) for queue in layout.queues]
-    return dict(zip(layout.queues, (yield from run_together(operations)), strict=True))
+    found: dict[MessageQueue, QueueEnd] = {}
+    if read_from is not ReadFrom.SLAVE:
+        found = yield from _ends_by_topic(layout)
+    rest = [queue for queue in layout.queues if queue not in found]
+    operations = [_end_of(queue, layout.members[queue.broker_name], read_from) for queue in rest]
+    found |= zip(rest, (yield from run_together(operations)), strict=True)
+    return found
+
+
+def _ends_by_topic(layout: QueueLayout) -> Steps[dict[MessageQueue, QueueEnd]]:
+    """Return the ends that masters tell for many topics at once; Java brokers tell none so."""
+    of_brokers: dict[str, dict[str, list[MessageQueue]]] = {}
+    for queue in layout.queues:
+        of_brokers.setdefault(queue.broker_name, {}).setdefault(queue.topic, []).append(queue)
+    operations = [
+        _ends_of_topics(layout.members[name][MASTER_ID], topics)
+        for name, topics in of_brokers.items()
+        if len(topics) >= TOPICS_MIN and MASTER_ID in layout.members[name]
+    ]
+    found: dict[MessageQueue, QueueEnd] = {}
+    for ends in (yield from run_together(operations)):
+        found |= ends
+    return found
+
+
+def _ends_of_topics(master: str, topics: Mapping[str, list[MessageQueue]]) -> Steps[dict[MessageQueue, QueueEnd]]:
+    """Return the ends of the queues of topics, as far as their master tells them at once."""
+    found: dict[MessageQueue, QueueEnd] = {}
+    left = list(topics)
+    while left:
+        parts = [left[start : start + TOPICS_PER_REQUEST] for start in range(0, len(left), TOPICS_PER_REQUEST)]
+        first = [] if found else parts[:1]  # a master that does not know the request gets one only
+        left = []
+        for some in (first, parts[len(first) :]):
+            answers = yield from ask_all([Invoke(master, _ends_request(part)) for part in some])
+            for part, answer in zip(some, answers, strict=True):
+                if not isinstance(answer, Command) or answer.code != ResponseCode.SUCCESS:
+                    return found
+                ends = json_object(answer).get("ends")
+                if not isinstance(ends, list) or not ends:
+                    return found
+                left += part[len(ends) :]
+                for topic, of_topic in zip(part, ends, strict=False):
+                    known = of_topic or ()
+                    found |= {
+                        queue: QueueEnd(known[queue.queue_id], is_final=True)
+                        for queue in topics[topic]
+                        if queue.queue_id < len(known)
+                    }
+    return found
+
+
+def _ends_request(topics: Sequence[str]) -> Command:
+    return request(RequestCode.TANDEM_QUEUE_ENDS, json.dumps({"topics": topics}).encode())
 
 
 def _end_of(queue: MessageQueue, members: Members, read_from: ReadFrom) -> Steps[QueueEnd]:

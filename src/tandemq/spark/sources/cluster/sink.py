@@ -30,6 +30,7 @@ from tandemq.model.codes import RequestCode
 from tandemq.spark.runtime.client_pool import CONNECT_MS, cluster_client
 from tandemq.spark.runtime.versions import DataSourceStreamArrowWriter
 from tandemq.spark.runtime.worker import freeze_modules
+from tandemq.spark.runtime.worker_errors import shows_one_line
 from tandemq.spark.sources.cluster.options import SinkOptions
 from tandemq.spark.sources.cluster.outgoing import (
     slices,
@@ -137,6 +138,7 @@ class _Writer:
             freeze_modules()
 
 
+@shows_one_line
 class BatchWriter(DataSourceArrowWriter):
     """Writer for `df.write`."""
 
@@ -154,6 +156,7 @@ class BatchWriter(DataSourceArrowWriter):
         _log_unsafe("the write", messages)
 
 
+@shows_one_line
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writer for `df.writeStream`."""
 

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from tandemq.errors import ConfigError
 from tandemq.spark.runtime.versions import adapt_reader
+from tandemq.spark.runtime.worker_errors import shows_one_line
 from tandemq.spark.sources.cluster.batch_reader import BatchReader, FilteredBatchReader
 from tandemq.spark.sources.cluster.options import column_options, sink_options, source_options
 from tandemq.spark.sources.cluster.sink import BatchWriter, StreamWriter
@@ -20,6 +21,7 @@ from tandemq.spark.sources.cluster.stream_reader import StreamReader
 from tandemq.spark.sources.schema import message_schema
 
 
+@shows_one_line
 class RocketMQDataSource(DataSource):
     """The data source, for `spark.dataSource.register`."""
 
@@ -49,7 +51,7 @@ class RocketMQDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return the reader for `spark.readStream`."""
-        return adapt_reader(StreamReader(source_options(self.options, streaming=True), schema))
+        return adapt_reader(lambda: StreamReader(source_options(self.options, streaming=True), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer for `df.write`."""

@@ -25,10 +25,11 @@ from tandemq.spark.runtime.versions import (
     SupportsTriggerAvailableNow,
     batch_start,
 )
+from tandemq.spark.runtime.worker_errors import shows_one_line
 from tandemq.spark.sources.cluster import resolve
 from tandemq.spark.sources.cluster.backlog import LAG, find_backlog
 from tandemq.spark.sources.cluster.identity import Identity, TopicPart, find_others, find_witnesses, part_of
-from tandemq.spark.sources.cluster.layout import MissingQueues, find_layout, poll_layout
+from tandemq.spark.sources.cluster.layout import KeptLayout, MissingQueues, find_layout, poll_layout
 from tandemq.spark.sources.cluster.offsets import Position, read_gone, read_position, write_gone
 from tandemq.spark.sources.cluster.options import SourceOptions
 from tandemq.spark.sources.cluster.plan import limit_rows, make_ranges
@@ -49,6 +50,7 @@ class _ClusterState(NamedTuple):
     missing: MissingQueues
 
 
+@shows_one_line
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a streaming query, which continues at the offsets of its checkpoint."""
 
@@ -60,6 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked: Position | None = None
         self._committed: Position | None = None
         self._layout: QueueLayout | None = None
+        self._found: KeptLayout | None = None
         self._epochs: dict[str, Epochs] = {}
         self._identity_s: float | None = None
         """When the identity of the topics was checked; None: not since the start."""
@@ -76,17 +79,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _poll(self, known: Collection[MessageQueue] = ()) -> _ClusterState:
         """Query the cluster. `known`: queues of the query so far; topics may have been deleted, brokers be down."""
         query, options = self._reader, self._reader.options
-        layout, missing = query.run(lambda routes: poll_layout(routes, options, known))
-        for topic in set(layout.unknown) - self._unknown:
-            log.warning("no name server knows the topic %r: it is read when it exists", topic)
-        self._unknown = set(layout.unknown)
+        before, self._found = self._found, None  # it is found again if this poll fails
+        found, missing = query.run(lambda routes: poll_layout(routes, options, known, before))
+        layout = found.layout
         for why in set(missing.away.values()):
             log.warning("%s: the query goes on without it", why)
         ends = query.run(lambda _routes: resolve.find_ends(layout, options.read_from))
         epochs = query.run(lambda _routes: resolve.find_epochs(layout, options.read_from))
         query.connect_ms = None
         self._present = ends.keys()
+        self._found = found
         return _ClusterState(layout, ends, epochs, missing)
+
+    def _note_unknown(self, layout: QueueLayout) -> None:
+        for topic in set(layout.unknown) - self._unknown:
+            log.warning("no name server knows the topic %r: it is read when it exists", topic)
+        self._unknown = set(layout.unknown)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Return the start offset of a query without a checkpoint."""
@@ -124,6 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         before, identity, gone = read_position(start), Identity.of(start), read_gone(start)
         now = self._poll(before.offsets)
+        self._note_unknown(now.layout)
         is_due = self._is_identity_due(before, gone, now)
         others = self._check_identity(before, gone, identity, now) if is_due else set()
         gone = _without(gone, others)
@@ -369,7 +378,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Serialize for tasks, without the state of the planner."""
-        state = "_latest", "_checked", "_committed", "_present", "_target", "_layout", "_epochs"
+        state = "_latest", "_checked", "_committed", "_present", "_target", "_layout", "_found", "_epochs"
         return self.__dict__ | dict.fromkeys(state)
 
 

@@ -35,6 +35,7 @@ from tandemq.spark.runtime.versions import (
     batch_start,
 )
 from tandemq.spark.runtime.worker import freeze_modules
+from tandemq.spark.runtime.worker_errors import shows_one_line
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, find_record, log_end, open_log
 from tandemq.spark.sources.log.gaps import Gap, gaps_before, gaps_behind, gaps_between, stored_end
 from tandemq.spark.sources.log.options import (
@@ -87,6 +88,7 @@ class LogPartition(InputPartition):
         super().__init__(tuple(ranges))
 
 
+@shows_one_line
 class RocketMQLogDataSource(DataSource):
     """Register it with `spark.dataSource.register(RocketMQLogDataSource)`, then read `format("rocketmq-log")`."""
 
@@ -108,7 +110,7 @@ class RocketMQLogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return the reader of a streaming query."""
-        return adapt_reader(LogStreamReader(self._read_options(streams=True), schema))
+        return adapt_reader(lambda: LogStreamReader(self._read_options(streams=True), schema))
 
     def _read_options(self, *, streams: bool | None = None) -> LogOptions:
         return read_options(self.options, streams=streams, storage=self.storage)
@@ -234,6 +236,7 @@ def _as_kafka(rows: Rows, names: Sequence[str]) -> Rows:
     return Rows(columns, rows.offsets, rows.verdicts)
 
 
+@shows_one_line
 class LogBatchReader(_Query, DataSourceReader):
     """Reader of a batch query: the log as it is when the query is planned."""
 
@@ -257,6 +260,7 @@ class LogBatchReader(_Query, DataSourceReader):
         return self._read(partition)
 
 
+@shows_one_line
 class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a streaming query: the existing log, then the appended records."""
 

@@ -82,6 +82,7 @@ def test_no_request_passes_for_a_user_without_policies(broker: Guarded) -> None:
             "mqSet": [{"topic": "T"}],
             "acks": [{"c": "g", "t": "T"}],
             "topicConfigList": [{"topicName": "T"}],
+            "topics": ["T"],
             "groupConfigList": [{"groupName": "g"}],
             "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T"}]}],
         }

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import Closed
-from tandemq.broker.features.groups import membership
+from tandemq.broker.features.groups import consumer_manage, membership
 from tandemq.broker.features.groups.consumer_manage import ConsumerManageProcessor
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.config.settings import BrokerConfig
@@ -206,3 +206,48 @@ def test_locks_that_are_not_renewed_are_removed(tmp_path: Path) -> None:
     lock(broker, "one")
     broker.pass_time(80_000)
     assert broker.node.features.find(ConsumerManageProcessor)._locks._held == {}
+
+
+# Ends of many queues.
+
+
+def ends_of(broker: Harness, *topics: str) -> list[list[int] | None]:
+    answer = broker.ask(RequestCode.TANDEM_QUEUE_ENDS, body=dumps({"topics": list(topics)}))
+    assert answer.code == OK, answer.remark
+    found: list[list[int] | None] = loads(answer.body)["ends"]
+    return found
+
+
+def test_ends_of_topics_are_those_of_their_queues_one_by_one(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    for queue_id, count in ((0, 3), (2, 1)):
+        for _ in range(count):
+            broker.send("TopicA", queue_id=queue_id)
+    broker.send("TopicB")
+    one_by_one = [
+        int(broker.ask(RequestCode.GET_MAX_OFFSET, {"topic": "TopicA", "queueId": at}).fields["offset"])
+        for at in range(len(ends_of(broker, "TopicA")[0] or ()))
+    ]
+    assert one_by_one[:3] == [3, 0, 1]
+    ends = ends_of(broker, "TopicA", "Unknown", "TopicB")
+    assert ends[:2] == [one_by_one, None]
+    assert (ends[2] or [])[0] == 1
+    assert ends_of(broker) == []
+
+
+def test_ends_are_told_for_as_many_queues_as_one_turn_may_look_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Harness(tmp_path)
+    for topic in ("TopicA", "TopicB", "TopicC"):
+        broker.send(topic)
+    queues = len(ends_of(broker, "TopicA")[0] or ())
+    monkeypatch.setattr(consumer_manage, "ENDS_MAX", 2 * queues)
+    assert len(ends_of(broker, "TopicA", "TopicB", "TopicC")) == 2
+    assert len(ends_of(broker, "TopicA", "Unknown", "TopicB", "Unknown")) == 4
+    monkeypatch.setattr(consumer_manage, "ENDS_MAX", queues - 1)
+    assert ends_of(broker, "TopicA") == [None], "the queues of such a topic are asked for one by one"
+    refused = broker.ask(RequestCode.TANDEM_QUEUE_ENDS, body=dumps({"topics": ["T" * 100] * 700}))
+    assert refused.code == ResponseCode.SYSTEM_ERROR and "at most 65536" in refused.remark
+    for body in (b"", b"[]", b'{"topics":3}', b"{}"):
+        assert broker.ask(RequestCode.TANDEM_QUEUE_ENDS, body=body).code == ResponseCode.SYSTEM_ERROR
