@@ -279,6 +279,11 @@ def audit(
     "--entries", default=20_000_000, show_default=True, type=click.IntRange(2), help="The broker's maxIndexNum."
 )
 @click.option("--delays", default=DELAY_LEVELS, show_default=True, help="The broker's messageDelayLevel.")
+@click.option(
+    "--allow-loss",
+    is_flag=True,
+    help="Copy the log too, with blanks for its missing bytes: OUTPUT becomes a store with the messages that are left.",
+)
 @range_option
 @common_options
 def rebuild(
@@ -289,13 +294,15 @@ def rebuild(
     slots: int,
     entries: int,
     delays: str,
+    allow_loss: bool,
     range_bytes: int,
     common: CommonOptions,
 ) -> None:
     """Rebuild the consume queues and the key index of STORE from its log, in the new directory OUTPUT.
 
     STORE is only read. To use the result, stop the broker and replace STORE's directories by those in OUTPUT. After an
-    interruption the same command resumes.
+    interruption the same command resumes. With --allow-loss OUTPUT is a store of its own, and the exit code 3 if part
+    of the log is missing, which is listed.
     """
     with common.session() as (session, java):
         from tandemq.spark.jobs.rebuild import RebuildOptions  # noqa: PLC0415
@@ -310,6 +317,7 @@ def rebuild(
             entries=entries,
             delays_ms=parse_delay_levels(delays),
             range_bytes=range_bytes,
+            allows_loss=allow_loss,
         )
         began = time.monotonic()
         done = make(
@@ -318,7 +326,19 @@ def rebuild(
             lambda what: None if common.as_json else click.echo(f"rebuild: {what}", err=True),
             common.progress("rebuild"),
         )
-    show_facts(asdict(done) | {"seconds": round(time.monotonic() - began, 3), "java": java}, as_json=common.as_json)
+    facts = asdict(done) | {"seconds": round(time.monotonic() - began, 3), "java": java}
+    if common.as_json:
+        show_json(facts)
+    else:
+        show_losses(done.lost)
+        for hole in done.holes[:SHOWN_MAX]:
+            click.echo(
+                f"no messages: {hole['topic']} queue {hole['queueId']}, offsets [{hole['start']}, {hole['end']})"
+            )
+        missing = sum(hole["end"] - hole["start"] for hole in done.holes)
+        show_facts(facts | {"lost": lost_bytes(done.lost), "holes": missing}, as_json=False)
+    if done.lost:
+        raise click.exceptions.Exit(EXIT_FAULTS)
 
 
 @spark.command()

@@ -1,22 +1,24 @@
 """Rebuild: consume queues and key index from the log, equal to the broker's.
 
     OUTPUT/.rebuild/job      parameters of the rebuild; the same command resumes it
+    log      with `allows_loss`: the log is copied into OUTPUT (`spark.jobs.salvage`), and the copy is processed
     scan     range ─► (topic, queue, queue offset, log offset, size, tags code) and keys, in files of the range
     shuffle  by queue, in log order
     write    storage.ConsumeQueue, in a directory of the task, moved into place when complete, then recorded
     index    keys in log order, through storage.KeyIndex on the driver
 
 An interrupted rebuild resumes: scanned ranges and finished queues are not processed again. Queues equal the broker's
-byte for byte if the log still has its start; otherwise they begin with the first message that still exists. Source:
-docs/internals/storage.md, "consume queue", "index"; docs/guides/pipeline.md, "Rebuild".
+byte for byte if the log still has its start; otherwise they begin with the first message that still exists. Queue
+offsets without a message between others become holes. Source: docs/internals/storage.md, "consume queue", "index";
+docs/guides/pipeline.md, "Rebuild".
 """
 
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -29,7 +31,8 @@ from tandemq.errors import ConfigError, OffsetGone
 from tandemq.model.topic import topic_name_error
 from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.entries import Scan
-from tandemq.spark.jobs.tasks import ProgressCallback, RangeJob, no_progress, run_tasks
+from tandemq.spark.jobs.salvage import MADE, salvage
+from tandemq.spark.jobs.tasks import LOST, ProgressCallback, RangeJob, Result, gaps_lost, no_progress, run_tasks
 from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.runtime.location import Place
 from tandemq.spark.sources.log.files import LogFiles, open_log
@@ -59,6 +62,8 @@ class RebuildOptions:
     entries: int = 20_000_000
     delays_ms: tuple[int, ...] = ()
     range_bytes: int = RANGE_BYTES
+    allows_loss: bool = False
+    """Whether the output becomes a whole store, with what there is of a log of which bytes are missing."""
 
 
 @dataclass(slots=True)
@@ -69,6 +74,11 @@ class RebuildResult:
     entries: int = 0
     keys: int = 0
     index_files: int = 0
+    lost: list[Result] = field(default_factory=list)
+    """start, end, why: log offsets that are missing."""
+    holes: list[Result] = field(default_factory=list)
+    """topic, queueId, start, end: queue offsets without a message, between others, because of missing bytes or
+    damage."""
 
 
 def rebuild(
@@ -81,16 +91,21 @@ def rebuild(
     brokers do.
 
     Args:
-        phase: called at the start of each phase: "scan", "consume queues", "key index".
-        progress: called with the progress of the scan.
+        phase: called at the start of each phase: "log" (with `allows_loss`), "scan", "consume queues", "key index".
+        progress: called with the progress of the copy, then of the scan.
     Raises:
         ConfigError: the output contains other files, or another unfinished rebuild. Also as `open_log` and `run_tasks`.
-        OffsetGone: files of the log are missing, or log offsets are gone since the rebuild began; nothing is put in
-            place.
+        OffsetGone: files of the log are missing, and `allows_loss` is not set, or log offsets are gone since the
+            rebuild began; nothing is put in place.
     """
     output = local_path(options.output, "the output").absolute()
     files = open_log(options.store)
     work = output / WORK
+    lost: list[Gap] = []
+    if options.allows_loss:
+        phase("log")
+        lost = salvage(spark, files, output, work, progress)
+        files = open_log(output)
     end = _start_or_resume(files, options, output)
     scan = Scan(files, str(work / "scan"), options.delays_ms, options.index)
     ranges = split(files, files.start, end, options.range_bytes)
@@ -100,7 +115,8 @@ def rebuild(
     phase("consume queues")
     _write_queues(spark, [str(scan.path(piece.start, piece.end, "entries")) for piece in ranges], options, output)
     queues = _finished_queues(work)
-    done = RebuildResult(len(queues), sum(queues.values()))
+    done = RebuildResult(len(queues), sum(queue.entries for queue in queues), lost=gaps_lost(lost)[LOST])
+    done.holes = [hole for queue in queues for hole in queue.holes()]
     if options.index:
         phase("key index")
         done.keys = sum(count["keys"] for count in counts)
@@ -133,7 +149,8 @@ def _start_or_resume(files: LogFiles, options: RebuildOptions, output: Path) -> 
             )
         _check_whole(files, gaps_between(files, files.start, end))
         return end
-    if output.exists() and any(entry for entry in output.iterdir() if entry.name != WORK):
+    own = (WORK, *MADE) if options.allows_loss else (WORK,)
+    if output.exists() and any(entry for entry in output.iterdir() if entry.name not in own):
         raise ConfigError(f"{output} is not empty", hint="give a new directory, then move its contents into the store")
     end, gaps = log_bounds(files)
     _check_whole(files, gaps)
@@ -149,21 +166,37 @@ def _check_whole(files: LogFiles, gaps: Iterable[Gap]) -> None:
     for gap in gaps:
         raise OffsetGone(
             f"{files.directory}: {describe_loss(*gap)}",
-            hint="queues without their messages would differ from the broker's: put back the files, or a replica's",
+            hint="queues without their messages would differ from the broker's: put back the files, or a replica's; "
+            "with --allow-loss the output becomes a store with what there is",
         )
 
 
-def _finished_queues(work: Path) -> dict[tuple[str, int], int]:
-    """Return the number of entries of each finished queue, by (topic, queue id)."""
+class _Finished(NamedTuple):
+    """A finished queue, as its note has it."""
+
+    topic: str
+    queue_id: int
+    entries: int
+    missing: list[tuple[int, int]]
+    """Queue offsets `[start, end)` of its holes."""
+
+    def holes(self) -> Iterator[Result]:
+        """Yield the holes as results."""
+        for start, end in self.missing:
+            yield {"topic": self.topic, "queueId": self.queue_id, "start": start, "end": end}
+
+
+def _finished_queues(work: Path) -> list[_Finished]:
+    """Return the finished queues, by topic and queue id."""
     notes = (json.loads(path.read_text(encoding="utf-8")) for path in (work / "queues").glob("*.json"))
-    return {(note["topic"], note["queueId"]): note["entries"] for note in notes}
+    return sorted(_Finished(**note) for note in notes)
 
 
 def _write_queues(spark: SparkSession, paths: Sequence[str], options: RebuildOptions, output: Path) -> None:
     if not paths:
         return
     entries = spark.read.schema(ENTRIES).parquet(*paths)
-    made = list(_finished_queues(output / WORK))
+    made = [(queue.topic, queue.queue_id) for queue in _finished_queues(output / WORK)]
     if made:
         known = spark.createDataFrame(made, "topic string, queueId int")
         entries = entries.join(known, ["topic", "queueId"], "left_anti").select(*entries.columns)
@@ -183,17 +216,19 @@ class _QueueWriter:
         work = output / WORK / "parts" / uuid4().hex
         disk = RealDisk(work)
         queue: ConsumeQueue | None = None
+        missing: list[tuple[int, int]] = []
         for batch in batches:
             for topic, queue_id, rows in _runs(batch):
                 if topic_name_error(topic) is not None or queue_id < 0:
                     continue
                 if queue is None or (queue.topic, queue.queue_id) != (topic, queue_id):
                     if queue is not None:
-                        yield _finished(queue, work, output)
+                        yield _finished(queue, missing, work, output)
                     queue = ConsumeQueue(disk, QueueFiles(disk, files_max=4), topic, queue_id, self._file_bytes)
-                _enter(queue, rows)
+                    missing = []
+                missing += _enter(queue, rows)
         if queue is not None:
-            yield _finished(queue, work, output)
+            yield _finished(queue, missing, work, output)
         shutil.rmtree(work)
 
 
@@ -208,8 +243,10 @@ def _runs(batch: Any) -> Iterator[tuple[str, int, Any]]:
         yield topics.dictionary[int(places[start])].as_py(), int(ids[start]), batch.slice(start, stop - start)
 
 
-def _enter(queue: ConsumeQueue, rows: Any) -> None:
-    """Append entries: consecutive ones in one call, others one by one, as a broker does at start."""
+def _enter(queue: ConsumeQueue, rows: Any) -> list[tuple[int, int]]:
+    """Append entries: consecutive ones in one call, others one by one, as a broker does at start. Returns the queue
+    offsets of the holes between them."""
+    holes = []
     offsets = rows.column(2).to_numpy()
     entries = np.empty(len(offsets), dtype=ENTRY)
     for name, index in (("log_offset", 3), ("size", 4), ("code", 5)):
@@ -220,20 +257,24 @@ def _enter(queue: ConsumeQueue, rows: Any) -> None:
         queue.commit_staged()
     else:
         for queue_offset, entry in zip(offsets.tolist(), entries.tolist(), strict=True):
-            queue.enter(queue_offset, *entry)
+            expected = queue.next_offset
+            if queue.enter(queue_offset, *entry) and 0 < expected < queue_offset:
+                holes.append((expected, queue_offset))
     if queue.max_offset - queue.tail_start > FLUSH_ENTRIES:
         queue.flush()
+    return holes
 
 
-def _finished(queue: ConsumeQueue, work: Path, output: Path) -> Any:
+def _finished(queue: ConsumeQueue, missing: list[tuple[int, int]], work: Path, output: Path) -> Any:
     """Flush a queue, move it into place, and record its number of entries. Returns a batch of COUNTS."""
     queue.flush()
     place = output / "consumequeue" / queue.topic / str(queue.queue_id)
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(place, ignore_errors=True)
     (work / "consumequeue" / queue.topic / str(queue.queue_id)).rename(place)
-    note = {"topic": queue.topic, "queueId": queue.queue_id, "entries": queue.max_offset - queue.min_offset}
-    (output / WORK / "queues" / f"{queue.topic}@{queue.queue_id}.json").write_text(json.dumps(note), encoding="utf-8")
+    note = _Finished(queue.topic, queue.queue_id, queue.max_offset - queue.min_offset, missing)
+    path = output / WORK / "queues" / f"{queue.topic}@{queue.queue_id}.json"
+    path.write_text(json.dumps(note._asdict()), encoding="utf-8")
     values = [[queue.topic], [queue.queue_id], [queue.max_offset - queue.min_offset]]
     columns = [
         pa.array(column, type=kind) for column, kind in zip(values, (pa.string(), pa.int32(), pa.int64()), strict=True)
