@@ -11,7 +11,7 @@ from tandemq.errors import ConfigError
 from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.jobs.replay import replay_to_store
-from tandemq.spark.jobs.restored_topics import restore_topics
+from tandemq.spark.jobs.restored_config import ConfigWriter, RestoredQueue
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.storage.json_tables import DataVersion, TableFile
 from tests.golden import unpack
@@ -74,7 +74,7 @@ def test_log_of_a_lake_that_grew_is_completed(spark: SparkSession, tmp_path: Pat
 
 
 @spec("P07")
-def test_topics_of_the_log_are_restored_unless_the_store_has_a_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_topics_of_the_log_are_restored_unless_the_store_has_a_table(tmp_path: Path) -> None:
     places = [
         ("Orders", 0),
         ("Orders", 2),
@@ -85,11 +85,10 @@ def test_topics_of_the_log_are_restored_unless_the_store_has_a_table(spark: Spar
 
     notes: list[dict[str, int]] = [{}]
 
-    def restored(*more: tuple[str, int]) -> list[str]:
-        rows = [(*place, None) for place in (*places, *more)] + [("Damaged", 5, "wrong checksum"), (None, None, "torn")]
-        frame = spark.createDataFrame(rows, "topic string, queueId int, verdict string")
+    def restored(*more: tuple[str, int]) -> list[str] | None:
+        queues = {place: RestoredQueue(10, 1_000) for place in (*places, *more)}
         noted = dict(notes[-1])
-        return restore_topics(frame, tmp_path, noted, lambda: notes.append(dict(noted)))
+        return ConfigWriter(tmp_path, queues, noted, lambda: notes.append(dict(noted))).write(None, 2_000).topics
 
     def table() -> dict[str, Any]:
         return TableFile("topics.json").load(RealDisk(tmp_path))
@@ -117,10 +116,10 @@ def test_topics_of_the_log_are_restored_unless_the_store_has_a_table(spark: Spar
         {},
     ):
         put(other)
-        assert restored(("Refunds", 0)) == []
+        assert restored(("Refunds", 0)) is None
         assert table() == other
     (tmp_path / "config/topics.json").rename(tmp_path / "config/topics.json.bak")
-    assert restored(("Refunds", 0)) == []
+    assert restored(("Refunds", 0)) is None
     (tmp_path / "config/topics.json.bak").unlink()
     assert restored(("Refunds", 0)) == ["%RETRY%billing", "Orders", "Refunds"]
 

@@ -140,7 +140,8 @@ def test_missing_end_is_reported_and_gets_no_blank(spark: SparkSession, made: Lo
     assert log_bounds(files) == (end, [])
     with LogFileReader(files) as read:
         assert read(end, 1_000) == bytes(1_000)
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["commitlog", "consumequeue", "index"]
+    found = sorted(path.name for path in (tmp_path / "new").iterdir())
+    assert found == ["commitlog", "config", "consumequeue", "index"]
 
 
 def test_epoch_that_began_in_missing_bytes_begins_behind_them() -> None:

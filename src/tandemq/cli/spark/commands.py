@@ -4,12 +4,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tandemq.cli.spark.collect import collect
+from tandemq.cli.spark.config_of import config_lines, config_of_broker, config_of_option, read_config
 from tandemq.cli.spark.dataset import expire, remove, state
 from tandemq.cli.spark.parameters import (
     EXISTING,
@@ -33,6 +35,7 @@ from tandemq.config.settings import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tandemq.spark.jobs.rebuild import RebuildResult
     from tandemq.spark.jobs.stats import LogStatistics
 
 SHOWN_MAX = 20
@@ -77,6 +80,7 @@ def lost_bytes(lost: Sequence[Mapping[str, Any]]) -> int:
 @store_argument
 @new_lake_argument
 @click.option("--broker-name", help="Value of the column of that name; by default the store directory's name.")
+@config_of_option("Keep topics, groups, offsets and delay progress of this broker, instead of those in STORE's files.")
 @filling_options(
     "records",
     click.option(
@@ -88,6 +92,7 @@ def archive(
     store: Path | str,
     lake: Path | str,
     broker_name: str | None,
+    config_of: str | None,
     batch_bytes: int,
     filling: FillingOptions,
     common: CommonOptions,
@@ -95,8 +100,11 @@ def archive(
     """Write the log of STORE into the Delta table LAKE, each record once.
 
     Records that LAKE contains already are not written again: the command can be interrupted and repeated. Damage is
-    archived with its verdict.
+    archived with its verdict. The broker's topics, groups, offsets and delay progress are kept beside the table, for
+    `replay --to-store`.
     """
+    if config_of is not None:
+        config_of_broker(config_of)  # says at once that it does not answer
     with common.session(ALLOW_LOSS) as (session, java):
         from tandemq.spark.jobs.archive import Archive, ArchiveOptions, ArchiveResult  # noqa: PLC0415
 
@@ -117,6 +125,7 @@ def archive(
                 bytes_max=batch_bytes,
                 fails_on_loss=not filling.allow_loss,
                 vacuum_hours=filling.vacuum_hours,
+                config=partial(read_config, config_of) if config_of is not None else None,
             ),
             progress=show,
         )
@@ -284,6 +293,9 @@ def audit(
     is_flag=True,
     help="Copy the log too, with blanks for its missing bytes: OUTPUT becomes a store with the messages that are left.",
 )
+@config_of_option(
+    "With --allow-loss: take topics, groups, offsets and delay progress from this broker, not from STORE."
+)
 @range_option
 @common_options
 def rebuild(
@@ -295,6 +307,7 @@ def rebuild(
     entries: int,
     delays: str,
     allow_loss: bool,
+    config_of: str | None,
     range_bytes: int,
     common: CommonOptions,
 ) -> None:
@@ -304,6 +317,9 @@ def rebuild(
     interruption the same command resumes. With --allow-loss OUTPUT is a store of its own, and the exit code 3 if part
     of the log is missing, which is listed.
     """
+    if config_of is not None and not allow_loss:
+        raise click.UsageError("--config-of needs --allow-loss: otherwise OUTPUT has no configuration")
+    config = config_of_broker(config_of) if config_of is not None else None
     with common.session() as (session, java):
         from tandemq.spark.jobs.rebuild import RebuildOptions  # noqa: PLC0415
         from tandemq.spark.jobs.rebuild import rebuild as make  # noqa: PLC0415
@@ -318,6 +334,7 @@ def rebuild(
             delays_ms=parse_delay_levels(delays),
             range_bytes=range_bytes,
             allows_loss=allow_loss,
+            config=config,
         )
         began = time.monotonic()
         done = make(
@@ -326,19 +343,25 @@ def rebuild(
             lambda what: None if common.as_json else click.echo(f"rebuild: {what}", err=True),
             common.progress("rebuild"),
         )
-    facts = asdict(done) | {"seconds": round(time.monotonic() - began, 3), "java": java}
-    if common.as_json:
-        show_json(facts)
-    else:
-        show_losses(done.lost)
-        for hole in done.holes[:SHOWN_MAX]:
-            click.echo(
-                f"no messages: {hole['topic']} queue {hole['queueId']}, offsets [{hole['start']}, {hole['end']})"
-            )
-        missing = sum(hole["end"] - hole["start"] for hole in done.holes)
-        show_facts(facts | {"lost": lost_bytes(done.lost), "holes": missing}, as_json=False)
+    _show_rebuild(done, output, {"seconds": round(time.monotonic() - began, 3), "java": java}, as_json=common.as_json)
     if done.lost:
         raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _show_rebuild(done: "RebuildResult", output: Path, more: dict[str, Any], *, as_json: bool) -> None:
+    """Show a result. `more`: further facts."""
+    facts = asdict(done) | more
+    if as_json:
+        show_json(facts | {"config": done.config.facts() if done.config is not None else None})
+        return
+    show_losses(done.lost)
+    for hole in done.holes[:SHOWN_MAX]:
+        click.echo(f"no messages: {hole['topic']} queue {hole['queueId']}, offsets [{hole['start']}, {hole['end']})")
+    for line in config_lines(done.config, output):
+        click.echo(line)
+    del facts["config"]
+    missing = sum(hole["end"] - hole["start"] for hole in done.holes)
+    show_facts(facts | {"lost": lost_bytes(done.lost), "holes": missing}, as_json=False)
 
 
 @spark.command()

@@ -2,11 +2,13 @@
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tandemq.cli.spark.config_of import config_lines, config_of_broker, config_of_option
 from tandemq.cli.spark.parameters import CommonOptions, common_options, lake_argument
 from tandemq.cli.support.client_session import name_servers_option, quiet
 from tandemq.cli.support.durations import duration_text, parse_byte_rate, parse_rate, parse_time
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     help="Size of a log file: mappedFileSizeCommitLog of the group's brokers.",
 )
 @click.option("--epochs-of", metavar="HOST:PORT", help="Take the epochs of the log from this broker, the master.")
+@config_of_option("With --to-store: take topics, groups, offsets and delay progress from this broker, not from LAKE.")
 @common_options
 def replay(
     lake: Path | str,
@@ -76,6 +79,7 @@ def replay(
     broker_name: str,
     segment_bytes: int,
     epochs_of: str | None,
+    config_of: str | None,
     common: CommonOptions,
 ) -> None:
     """Send the messages of LAKE to a topic again, or write its log as the store of a fresh slave.
@@ -92,9 +96,12 @@ def replay(
             "a log is written completely: --where, --from, --to, --rate, --byte-rate, --also and --note need "
             "--to-topic or --to-same-topics"
         )
+    if to_store is None and config_of is not None:
+        raise click.UsageError("--config-of needs --to-store: messages are sent without a configuration")
     times = [parse_time(text) if text is not None else None for text in (from_, to)]
     limits = parse_rate(rate) if rate is not None else None, parse_byte_rate(byte_rate) if byte_rate else None
     epochs = epochs_of_broker(epochs_of) if epochs_of is not None else None
+    config = config_of_broker(config_of) if config_of is not None else None
 
     show = _Progress("bytes" if to_store is None else "segments")
     with quiet(), common.session() as (session, java):
@@ -105,7 +112,14 @@ def replay(
         place = common.location(lake)
         if to_store is not None:
             done = replay_to_store(
-                session, place, broker_name, to_store, segment_bytes=segment_bytes, epochs=epochs, progress=show
+                session,
+                place,
+                broker_name,
+                to_store,
+                segment_bytes=segment_bytes,
+                epochs=epochs,
+                config=config,
+                progress=show,
             )
         else:
             options = {"nameServer": name_servers, **spark_tls()} | (
@@ -122,15 +136,19 @@ def replay(
                 noted=note,
                 progress=show,
             )
-    if common.as_json:
-        click.echo(json.dumps(_facts(done) | {"seconds": show.seconds, "java": java}))
-    elif to_store is None:
-        click.echo(f"sent {done.rows} messages; {done.skipped} of {done.total} bytes of the log were sent before")
+    facts = _facts(done) | {"seconds": show.seconds, "java": java}
+    click.echo(json.dumps(facts) if common.as_json else "\n".join(_lines(done, to_store)))
+
+
+def _lines(done: "ReplayResult", store: Path | None) -> Iterator[str]:
+    """Yield a result as text."""
+    if store is None:
+        yield f"sent {done.rows} messages; {done.skipped} of {done.total} bytes of the log were sent before"
         for topic, count in sorted(done.left_out.items()):
-            click.echo(f"left out {count} messages of {topic}: --also {topic} sends them")
-    else:
-        click.echo(f"log offsets {done.log_start} to {done.log_end} in {done.total} files in {to_store}/commitlog")
-        click.echo(f"{len(done.topics)} topics in {to_store}/config/topics.json; a lake has no offsets of groups")
+            yield f"left out {count} messages of {topic}: --also {topic} sends them"
+        return
+    yield f"log offsets {done.log_start} to {done.log_end} in {done.total} files in {store}/commitlog"
+    yield from config_lines(done.config, store)
 
 
 class _Progress:
@@ -168,7 +186,8 @@ def _facts(done: "ReplayResult") -> dict[str, Any]:
         "logStart": done.log_start,
         "logEnd": done.log_end,
         "epochs": done.epochs,
-        "topics": done.topics,
+        "topics": (done.config.topics if done.config is not None else None) or [],
+        "config": done.config.facts() if done.config is not None else None,
     }
 
 

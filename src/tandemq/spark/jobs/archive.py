@@ -9,6 +9,8 @@ the same log. Each batch must follow the table's position: nothing is left out, 
 archive of a log sets the position mark to the start of the log before it reads anything. A loss by retention is
 therefore detected, however often the first batch is started again.
 
+The configuration of the broker is kept beside the log (`spark.jobs.saved_config`).
+
 Source: docs/guides/pipeline.md, "Archive"; reliability: a driver killed between the two commits loses and doubles
 nothing.
 """
@@ -24,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.errors import ConfigError, LocalError, OffsetGone, StoreDamaged
+from tandemq.spark.jobs.saved_config import ConfigKeeper, ConfigSource
 from tandemq.spark.lake.delta import COLLECTED, VACUUM_HOURS, DataFile, DeltaLake, Lake
 from tandemq.spark.lake.streaming import (
     COMPACT_EVERY,
@@ -65,6 +68,8 @@ class ArchiveOptions:
     compact_every: int = COMPACT_EVERY
     vacuum_hours: int = VACUUM_HOURS
     """With `follows`: minimum age in hours of files to delete since they left the table; 0: no vacuum."""
+    config: ConfigSource | None = None
+    """Reads the configuration of a live broker, to keep it; by default that in the store's files is kept."""
 
 
 @dataclass(slots=True)
@@ -80,6 +85,8 @@ class ArchiveResult:
     commits: int = 0
     damaged: int = 0
     version: int | None = None
+    config_ms: int | None = None
+    """When the configuration that is kept was read; None: none was."""
     commit_error: LocalError | None = field(default=None, repr=False)
 
 
@@ -120,6 +127,7 @@ class Archive:
             StoreDamaged: there is no log, or it is not the log that the lake holds.
             OffsetGone: the end of the log is missing, or its start, which the lake does not have.
             ConfigError: the table has other columns, or was filled by `spark.jobs.collect`.
+            NetworkError, RemoteError: the broker that has the configuration does not answer, or refuses.
         """
         checkpoint = None if options.checkpoint is None else checkpoint_place(options.checkpoint)
         self._store = locate(options.store, "the log")
@@ -141,6 +149,8 @@ class Archive:
         self._after_commit = after_commit
         self._progress = progress
         self._care = LakeMaintenance(self._lake, options.compact_every, options.vacuum_hours)
+        self._keeper = ConfigKeeper(self._lake.location, files.broker_name, self._store, options.config)
+        self._keeper.take(self._present_end)
         known = self._lake.mark(self._mark)
         stored = stored_end(files)
         with LogFileReader(files) as read:
@@ -154,6 +164,10 @@ class Archive:
         self.done = ArchiveResult(begin, begin, end)
         self._counting = threading.Lock()
         """Held from a commit until `done` counts it."""
+
+    def _present_end(self) -> int:
+        with LogFileReader(open_log(self._store, self._broker_name)) as read:
+            return log_end(read)
 
     def _check_same_log(self, read: LogFileReader, known: int, end: int) -> None:
         """Refuse a log that was rewritten before the lake's position, or another log with the same name. A checkpoint
@@ -229,6 +243,9 @@ class Archive:
             if self._temporary is not None:
                 self._temporary.cleanup()
         with self._counting:  # Spark may have ended in the middle of a commit
+            if stop is None or not stop.is_set():
+                self._keeper.finish(self._lake.mark(self._mark) or 0)
+            self.done.config_ms = self._keeper.kept_ms
             return self.done
 
     def _commit(self, frame: DataFrame, batch: int) -> None:
@@ -251,6 +268,7 @@ class Archive:
         self._check_joins(known, start, end)
         self._add(rows, marks | {self._mark: end})
         self._after_commit(batch)
+        self._keeper.reached(end, self._present_end)
         if self._options.follows:
             self._care.committed()
 

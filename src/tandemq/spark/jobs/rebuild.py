@@ -31,7 +31,9 @@ from tandemq.errors import ConfigError, OffsetGone
 from tandemq.model.topic import topic_name_error
 from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.entries import Scan
+from tandemq.spark.jobs.restored_config import ConfigWriter, RestoredConfig, RestoredQueue
 from tandemq.spark.jobs.salvage import MADE, salvage
+from tandemq.spark.jobs.saved_config import SavedConfig, config_of_files
 from tandemq.spark.jobs.tasks import LOST, ProgressCallback, RangeJob, Result, gaps_lost, no_progress, run_tasks
 from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.runtime.location import Place
@@ -45,6 +47,7 @@ ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 ENTRIES = "topic string, queueId int, queueOffset long, logOffset long, size int, code long"
 COUNTS = "topic string, queueId int, entries long"
 WORK = ".rebuild"
+CONFIG = "config"
 FLUSH_ENTRIES = 50_000
 PENDING_KEYS = 8192
 
@@ -64,6 +67,8 @@ class RebuildOptions:
     range_bytes: int = RANGE_BYTES
     allows_loss: bool = False
     """Whether the output becomes a whole store, with what there is of a log of which bytes are missing."""
+    config: SavedConfig | None = field(default=None, repr=False)
+    """With `allows_loss`: configuration of a live broker; by default that of the store's files, if it has them."""
 
 
 @dataclass(slots=True)
@@ -79,6 +84,8 @@ class RebuildResult:
     holes: list[Result] = field(default_factory=list)
     """topic, queueId, start, end: queue offsets without a message, between others, because of missing bytes or
     damage."""
+    config: RestoredConfig | None = None
+    """With `allows_loss`: the configuration of the output."""
 
 
 def rebuild(
@@ -102,7 +109,9 @@ def rebuild(
     files = open_log(options.store)
     work = output / WORK
     lost: list[Gap] = []
+    saved: SavedConfig | None = None
     if options.allows_loss:
+        saved = options.config or config_of_files(files.store)
         phase("log")
         lost = salvage(spark, files, output, work, progress)
         files = open_log(output)
@@ -121,6 +130,10 @@ def rebuild(
         phase("key index")
         done.keys = sum(count["keys"] for count in counts)
         done.index_files = _write_index(scan, ranges, options, output)
+    if options.allows_loss:
+        shutil.rmtree(output / CONFIG, ignore_errors=True)  # of a run that was killed after it had written it
+        ends = {(queue.topic, queue.queue_id): queue.end for queue in queues}
+        done.config = ConfigWriter(output, ends).write(saved, ranges[-1].end)
     shutil.rmtree(work)
     return done
 
@@ -149,7 +162,7 @@ def _start_or_resume(files: LogFiles, options: RebuildOptions, output: Path) -> 
             )
         _check_whole(files, gaps_between(files, files.start, end))
         return end
-    own = (WORK, *MADE) if options.allows_loss else (WORK,)
+    own = (WORK, CONFIG, *MADE) if options.allows_loss else (WORK,)
     if output.exists() and any(entry for entry in output.iterdir() if entry.name not in own):
         raise ConfigError(f"{output} is not empty", hint="give a new directory, then move its contents into the store")
     end, gaps = log_bounds(files)
@@ -177,6 +190,7 @@ class _Finished(NamedTuple):
     topic: str
     queue_id: int
     entries: int
+    end: RestoredQueue
     missing: list[tuple[int, int]]
     """Queue offsets `[start, end)` of its holes."""
 
@@ -189,7 +203,7 @@ class _Finished(NamedTuple):
 def _finished_queues(work: Path) -> list[_Finished]:
     """Return the finished queues, by topic and queue id."""
     notes = (json.loads(path.read_text(encoding="utf-8")) for path in (work / "queues").glob("*.json"))
-    return sorted(_Finished(**note) for note in notes)
+    return sorted(_Finished(**note | {"end": RestoredQueue(*note["end"])}) for note in notes)
 
 
 def _write_queues(spark: SparkSession, paths: Sequence[str], options: RebuildOptions, output: Path) -> None:
@@ -272,7 +286,8 @@ def _finished(queue: ConsumeQueue, missing: list[tuple[int, int]], work: Path, o
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(place, ignore_errors=True)
     (work / "consumequeue" / queue.topic / str(queue.queue_id)).rename(place)
-    note = _Finished(queue.topic, queue.queue_id, queue.max_offset - queue.min_offset, missing)
+    end = RestoredQueue(queue.max_offset, queue.entry(queue.max_offset - 1).log_offset)
+    note = _Finished(queue.topic, queue.queue_id, queue.max_offset - queue.min_offset, end, missing)
     path = output / WORK / "queues" / f"{queue.topic}@{queue.queue_id}.json"
     path.write_text(json.dumps(note._asdict()), encoding="utf-8")
     values = [[queue.topic], [queue.queue_id], [queue.max_offset - queue.min_offset]]

@@ -4,10 +4,10 @@
     lake ─► rows ─► segments ─► store      every byte of the log, so that a new replica starts with all of it
 
 A segment file gets its name only when it is complete and synced. A progress file in the store records the parameters of
-the replay, the log offset up to which each segment holds the log, and the checksum of the table of topics: the same
-command again writes the segments that are missing, and those of which the lake has more by now. A replay to a topic
-records the log offset up to which the lake has been sent, by broker group, if it is given a progress file. New rows of
-a lake have larger log offsets, and log offsets survive the compaction of files.
+the replay, the log offset up to which each segment holds the log, and the checksums of the tables in `config/`: the
+same command again writes the segments that are missing, and those of which the lake has more by now. A replay to a
+topic records the log offset up to which the lake has been sent, by broker group, if it is given a progress file. New
+rows of a lake have larger log offsets, and log offsets survive the compaction of files.
 
 Source: docs/guides/pipeline.md, "Replay"; docs/internals/storage.md, "files".
 """
@@ -32,7 +32,8 @@ from tandemq.model.topic import DLQ_PREFIX, FORBIDDEN_FOR_SENDING, RETRY_PREFIX,
 from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.moments import ALWAYS, TimeSpan
 from tandemq.spark.jobs.pace import Rate, paced
-from tandemq.spark.jobs.restored_topics import restore_topics
+from tandemq.spark.jobs.restored_config import ConfigWriter, RestoredConfig, queues_of
+from tandemq.spark.jobs.saved_config import SavedConfig, kept_config
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.lake.records import COLUMNS, blank_bytes, fill_segment
 from tandemq.spark.lake.rows import read_files
@@ -79,8 +80,8 @@ class ReplayResult:
     log_start: int | None = None
     log_end: int | None = None
     epochs: list[tuple[int, int]] = field(default_factory=list)
-    topics: list[str] = field(default_factory=list)
-    """Topics of which the store has configurations made from the rows."""
+    config: RestoredConfig | None = None
+    """Configuration of the store."""
 
 
 # Replay to a topic.
@@ -232,7 +233,7 @@ def _is_excluded(also: Sequence[str], *, is_one_topic: bool) -> Column:
 
 class _ProgressFile:
     """Progress file: parameters of a replay, and the log offset reached by broker group, or by segment with the
-    checksums of `restore_topics`."""
+    checksums of `ConfigWriter`."""
 
     def __init__(self, path: Path | None, replay: Mapping[str, Any]) -> None:
         """`replay`: parameters of the replay. `path`: None for no file."""
@@ -375,6 +376,7 @@ def replay_to_store(
     *,
     segment_bytes: int = SEGMENT_BYTES,
     epochs: Sequence[tuple[int, int]] | None = None,
+    config: SavedConfig | None = None,
     progress: ReplayProgress = lambda _done: None,
 ) -> ReplayResult:
     """Write the log of a broker group, so that a slave that starts on it copies only later records.
@@ -384,6 +386,7 @@ def replay_to_store(
             grown.
         segment_bytes: size of a log file, as configured at the group's brokers.
         epochs: epochs of the group's log from its master; by default those of the rows.
+        config: configuration of a member of the group; by default the one kept in the lake, if any.
     Raises:
         ConfigError: the store is in use or of another replay, or the lake has no messages of the group.
         StoreDamaged: records are missing in the lake, or duplicated; no incomplete file is left.
@@ -426,7 +429,9 @@ def replay_to_store(
     done.epochs = list(epochs) if epochs is not None else _epochs_of(rows)
     if done.epochs:
         save_epochs(RealDisk(store), done.epochs)
-    done.topics = restore_topics(rows, store, ends, lambda: note.write(ends))
+    saved = config or kept_config(table.location, broker_name, done.log_end)
+    writer = ConfigWriter(store, queues_of(rows), ends, lambda: note.write(ends))
+    done.config = writer.write(saved, done.log_end)
     return done
 
 

@@ -3,6 +3,7 @@
     lake/part-….parquet          written by tasks before the commit
     lake/_delta_log/….json       one commit: names of files, and marks
     lake/_tandemq/<broker>/      Spark's checkpoint of the archive of one broker group
+    lake/_tandemq_config/…json   configurations of brokers (`spark.jobs.saved_config`)
     lake/_tandemq/compact.lock   held during compact and vacuum, if the lake is local
 
 A commit carries marks (Delta's transaction identifiers) in the same transaction as its files: (checkpoint, batch
