@@ -1,7 +1,6 @@
 """`tandemq spark`: commands for the jobs of the data pipeline. `tandemq.spark` is imported when a command runs."""
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -13,6 +12,7 @@ import click
 from tandemq.cli.spark.collect import collect
 from tandemq.cli.spark.config_of import config_lines, config_of_broker, config_of_option, read_config
 from tandemq.cli.spark.dataset import expire, remove, state
+from tandemq.cli.spark.losses import lost_bytes, show_losses
 from tandemq.cli.spark.parameters import (
     EXISTING,
     CommonOptions,
@@ -23,6 +23,7 @@ from tandemq.cli.spark.parameters import (
     new_lake_argument,
     range_option,
     retention_option,
+    source_argument,
     state_option,
 )
 from tandemq.cli.spark.pipeline import pipeline
@@ -46,7 +47,6 @@ ALLOW_LOSS = {
 """Hints of the source, in terms of the options of the commands."""
 
 store_argument = click.argument("store", type=EXISTING)
-source_argument = click.argument("source", type=EXISTING)
 
 
 @click.group()
@@ -57,20 +57,6 @@ def spark() -> None:
     files, or the URL of archived ones; only collect, and replay to topics, connect to a cluster. Exit codes: 0 success,
     1 error, 2 wrong usage, 3 a check found faults, or part of the log is missing.
     """
-
-
-def show_losses(lost: Sequence[Mapping[str, Any]]) -> None:
-    """Print the log offsets that are missing, or disappeared while they were read."""
-    from tandemq.spark.sources.log.ranges import describe_loss  # noqa: PLC0415
-
-    for loss in lost:
-        where = f", in the {' and the '.join(loss['in'])} log" if "in" in loss else ""
-        click.echo(f"lost: {describe_loss(loss['start'], loss['end'], loss['why'])}{where}")
-
-
-def lost_bytes(lost: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of lost bytes."""
-    return sum(loss["end"] - loss["start"] for loss in lost)
 
 
 # archive, and maintenance of the lake

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tandemq.cli.spark.parameters import EXISTING, CommonOptions, common_options, lake_argument
+from tandemq.cli.spark.losses import show_losses
+from tandemq.cli.spark.parameters import (
+    EXISTING,
+    CommonOptions,
+    allow_loss_option,
+    common_options,
+    lake_argument,
+    source_argument,
+)
 from tandemq.cli.support.durations import parse_duration, parse_time
+from tandemq.cli.support.exit_codes import EXIT_FAULTS
 from tandemq.cli.support.output import show_facts, show_json, show_rows, time_text
 from tandemq.cli.support.paths import LocalPath
 
@@ -162,11 +171,11 @@ def expire(
 
 
 @click.command()
-@lake_argument
+@source_argument
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--at", metavar="TIME", help="Messages stored before this time: 2024-05-31T13:00Z; by default all.")
 @click.option("--from", "from_", metavar="TIME", help="Messages stored at this time or later.")
-@click.option("--version", type=click.IntRange(0), help="An older version of the lake's table.")
+@click.option("--version", type=click.IntRange(0), help="An older version of a lake's table.")
 @click.option(
     "--latest-by-key", is_flag=True, help="Only the last message of each key; one with an empty body deletes it."
 )
@@ -176,20 +185,23 @@ def expire(
     type=LocalPath(path_type=Path),
     help="Write the messages to this new directory, as Parquet files.",
 )
+@allow_loss_option
 @common_options
 def state(
-    lake: Path | str,
+    source: Path | str,
     topics: tuple[str, ...],
     at: str | None,
     from_: str | None,
     version: int | None,
     latest_by_key: bool,
     output: Path | None,
+    allow_loss: bool,
     common: CommonOptions,
 ) -> None:
     """Show what TOPIC held at a moment: all messages stored until then, or the last one of each key.
 
-    Prints counts by queue; --output writes the messages themselves.
+    SOURCE is a lake or a log: a store directory, or archived log files. Prints counts by queue; --output writes the
+    messages themselves. Exit code 3: part of a log is missing.
     """
     times = [parse_time(text) if text is not None else None for text in (from_, at)]
     if output is not None and output.exists():
@@ -197,11 +209,12 @@ def state(
     with common.session() as (session, java):
         from pyspark.sql import functions as F  # noqa: PLC0415  # --help needs no Spark
 
+        from tandemq.spark.jobs.messages import open_messages  # noqa: PLC0415
         from tandemq.spark.jobs.moments import TimeSpan  # noqa: PLC0415
         from tandemq.spark.jobs.state import topic_state  # noqa: PLC0415
 
-        place = common.location(lake)
-        rows = topic_state(session, place, topics, span=TimeSpan(*times), version=version, latest_by_key=latest_by_key)
+        opened = open_messages(common.location(source), version=version, allows_loss=allow_loss)
+        rows = topic_state(session, opened, topics, span=TimeSpan(*times), version=version, latest_by_key=latest_by_key)
         if output is not None:
             _write(rows, output)
             rows = session.read.parquet(str(output))
@@ -213,11 +226,16 @@ def state(
             F.max(ms).alias("last"),
         )
         queues = [row.asDict() for row in found.orderBy("topic", "brokerName", "queueId").collect()]
+    lost = [gap._asdict() for gap in opened.lost]
     if common.as_json:
-        show_json({"queues": queues, "messages": sum(row["messages"] for row in queues), "java": java})
-        return
-    show = [row | {"first": time_text(row["first"]), "last": time_text(row["last"])} for row in queues]
-    show_rows(show, as_json=False, empty="no messages")
+        messages = sum(row["messages"] for row in queues)
+        show_json({"queues": queues, "messages": messages, "lost": lost, "java": java})
+    else:
+        show = [row | {"first": time_text(row["first"]), "last": time_text(row["last"])} for row in queues]
+        show_rows(show, as_json=False, empty="no messages")
+        show_losses(lost)
+    if lost:
+        raise click.exceptions.Exit(EXIT_FAULTS)
 
 
 def _write(rows: "DataFrame", output: Path) -> None:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 EXISTING = LakePath(exists=True, file_okay=False, path_type=Path)
 """A directory with a lake or a log, or its URL."""
 lake_argument = click.argument("lake", type=EXISTING)
+source_argument = click.argument("source", type=EXISTING)
+"""A lake or a log."""
+allow_loss_option = click.option(
+    "--allow-loss", is_flag=True, help="Continue without the missing bytes of a log, instead of failing."
+)
 new_lake_argument = click.argument("lake", type=LakePath(file_okay=False, path_type=Path))
 """A lake that is created if there is none."""
 range_option = click.option(

@@ -1,4 +1,5 @@
-"""Replay: sends the messages of a lake to a topic again, or writes its log as the store of a fresh slave.
+"""Replay: sends the messages of a lake to a topic again, or writes its log as the store of a fresh slave. A log that is
+in no lake can be sent too.
 
     lake ─► rows ─► sink ─► topic          sound messages only, each with its original unique key
     lake ─► rows ─► segments ─► store      every byte of the log, so that a new replica starts with all of it
@@ -30,15 +31,17 @@ from tandemq.errors import ConfigError, StoreDamaged
 from tandemq.model.message import SysFlag
 from tandemq.model.topic import DLQ_PREFIX, FORBIDDEN_FOR_SENDING, RETRY_PREFIX, SYSTEM_TOPICS
 from tandemq.real.disk import RealDisk
+from tandemq.spark.jobs.messages import is_log, open_messages
 from tandemq.spark.jobs.moments import ALWAYS, TimeSpan
 from tandemq.spark.jobs.pace import Rate, paced
 from tandemq.spark.jobs.restored_config import ConfigWriter, RestoredConfig, queues_of
 from tandemq.spark.jobs.saved_config import SavedConfig, kept_config
+from tandemq.spark.jobs.tasks import LOST, Result, gaps_lost
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.lake.records import COLUMNS, blank_bytes, fill_segment
 from tandemq.spark.lake.rows import read_files
 from tandemq.spark.runtime.local_paths import local_path
-from tandemq.spark.runtime.location import Place
+from tandemq.spark.runtime.location import Place, locate
 from tandemq.spark.sources.cluster.options import sink_options
 from tandemq.spark.sources.cluster.sink import BatchWriter
 from tandemq.spark.sources.cluster.source import RocketMQDataSource
@@ -60,6 +63,7 @@ UNIQUE_KEY = r"nullif(regexp_extract(properties, '(?:^|\\x02)UNIQ_KEY\\x01([^\\x
 PLACE_KEY = "upper(md5(concat_ws(' ', brokerName, commitLogOffset, unix_millis(storeTimestamp))))"
 """Unique key for a message that has none; the same at every replay."""
 UNLIMITED = Rate()
+SPAN_COLUMNS = ("topic", "brokerName", "commitLogOffset", "storeTimestamp", "verdict", "size")
 _RESULT = "rows bigint"
 ReplayProgress = Callable[["ReplayResult"], None]
 
@@ -82,6 +86,8 @@ class ReplayResult:
     epochs: list[tuple[int, int]] = field(default_factory=list)
     config: RestoredConfig | None = None
     """Configuration of the store."""
+    lost: list[Result] = field(default_factory=list)
+    """start, end, why: log offsets that a log misses."""
 
 
 # Replay to a topic.
@@ -89,32 +95,38 @@ class ReplayResult:
 
 def replay_to_topic(
     spark: SparkSession,
-    lake: Place,
+    source: Place,
     options: Mapping[str, str],
     *,
     where: str | None = None,
     span: TimeSpan = ALWAYS,
     rate: Rate = UNLIMITED,
     also: Sequence[str] = (),
+    broker_name: str | None = None,
+    allows_loss: bool = False,
     noted: Path | None = None,
     progress: ReplayProgress = lambda _done: None,
 ) -> ReplayResult:
-    """Send the sound messages of a lake, one piece of the log at a time.
+    """Send the sound messages of a lake or a log, one piece of the log at a time.
 
     System topics are excluded and counted: their messages (delayed messages, half messages of transactions) appear
     again in their real topics, and brokers reject messages to most system topics. If all messages go to one topic,
     retry and dead-letter topics are excluded too, because their messages were in another topic before.
 
     Args:
+        source: directory of a lake, a store or archived log files, or their URL.
         options: options of the sink; without `topic` each message goes to the topic it was in.
         where: SQL condition on the lake's columns that selects rows.
         span: times at which the messages to send were stored.
         rate: maximum rate of all tasks together. Pieces are smaller then.
         also: topics to send although they would be excluded.
+        broker_name: of the messages of a log: part of the unique keys of those without one, and of the progress.
+        allows_loss: whether missing bytes of a log are left out.
         noted: progress file, with which an interrupted replay resumes.
     Raises:
-        ConfigError: there is no lake, the progress file is of another replay, or brokers reject messages to a topic of
-            `also`.
+        ConfigError: there is neither a lake nor a log, the progress file is of another replay, or brokers reject
+            messages to a topic of `also`.
+        OffsetGone: bytes of a log are missing, and `allows_loss` is not set.
         StoreError: the progress file cannot be written; raised before anything is sent, or later.
     """
     refused = sorted(FORBIDDEN_FOR_SENDING & set(also)) if "topic" not in options else []
@@ -122,12 +134,12 @@ def replay_to_topic(
         raise ConfigError(
             f"brokers accept no messages for {refused[0]}", hint="send its messages to a topic of your own"
         )
-    table = DeltaLake(lake)
+    messages = open_messages(source, broker_name=broker_name, allows_loss=allows_loss)
     spark.dataSource.register(RocketMQDataSource)
     note = _ProgressFile(
         noted,
         {
-            "lake": table.location.url,
+            "lake": messages.location.url,
             "nameServer": options.get("nameServer"),
             "topic": options.get("topic"),
             "also": sorted(also),
@@ -137,16 +149,19 @@ def replay_to_topic(
         },
     )
     sent = note.read()
+    for position in sent.values():
+        messages.check_has(position)
     excluded = _is_excluded(also, is_one_topic="topic" in options)
     wanted = F.col("verdict").isNull() & (F.expr(where) if where is not None else F.expr("true"))
-    done, pieces = _plan_pieces(_spans(spark, table, span, wanted & ~excluded), sent, rate)
+    columns = SPAN_COLUMNS if where is None else None
+    done, pieces = _plan_pieces(_spans(messages.rows(spark, columns), span, wanted & ~excluded), sent, rate)
+    done.lost = gaps_lost(messages.lost)[LOST]
     note.write(sent)
     send = _Sending(options, rate, spark.sparkContext.defaultParallelism)
     for piece in pieces:
-        files = table.data_files_within(piece.start, piece.end)
-        if files:
-            rows = read_files(spark, table, files).where(piece.condition())
-            chosen = rows.where(span.condition()).where(wanted)
+        rows = messages.rows_within(spark, piece.start, piece.end)
+        if rows is not None:
+            chosen = rows.where(piece.condition()).where(span.condition()).where(wanted)
             count, bytes_ = send(chosen.where(~excluded))
             done.rows += count
             done.bytes += bytes_
@@ -204,13 +219,12 @@ def _plan_pieces(spans: Mapping[str, _Span], sent: Mapping[str, int], rate: Rate
     return done, pieces
 
 
-def _spans(spark: SparkSession, table: DeltaLake, span: TimeSpan, chosen: Column) -> dict[str, _Span]:
-    """Return, by broker group, the log offsets of the lake's messages of a time span, and the volume to send."""
-    files = table.data_files()
-    if not files:
+def _spans(rows: DataFrame | None, span: TimeSpan, chosen: Column) -> dict[str, _Span]:
+    """Return, by broker group, the log offsets of the messages of a time span, and the volume to send."""
+    if rows is None:
         return {}
     log_offset, size = F.col("commitLogOffset"), F.when(chosen, F.col("size"))
-    groups = read_files(spark, table, files).where(span.condition()).groupBy("brokerName")
+    groups = rows.where(span.condition()).groupBy("brokerName")
     found = groups.agg(
         F.min(log_offset).alias("low"),
         F.max(log_offset).alias("high"),
@@ -388,9 +402,13 @@ def replay_to_store(
         epochs: epochs of the group's log from its master; by default those of the rows.
         config: configuration of a member of the group; by default the one kept in the lake, if any.
     Raises:
-        ConfigError: the store is in use or of another replay, or the lake has no messages of the group.
+        ConfigError: the store is in use or of another replay, or the lake has no messages of the group; or it is a log.
         StoreDamaged: records are missing in the lake, or duplicated; no incomplete file is left.
     """
+    if is_log(locate(lake, "the lake")):
+        raise ConfigError(
+            f"{lake} is a log already, not a lake", hint="tandemq spark rebuild --allow-loss makes a store of it"
+        )
     table = DeltaLake(lake)
     store = local_path(store, "the store").absolute()
     note = _ProgressFile(
