@@ -20,6 +20,7 @@ from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
 from tandemq.spark.sources.log.gaps import Gap, log_bounds
 from tests.spark.logs import SEGMENT_BYTES, LogWriter
 from tests.spark.messages import make_topic, numbered, send
+from tests.spark.s3 import S3
 from tests.spec import spec
 
 SMALL = {"mappedFileSizeCommitLog": SEGMENT_BYTES}
@@ -201,3 +202,36 @@ def test_log_without_a_sound_record_is_refused(made: LogWriter, tmp_path: Path) 
     (store / "commitlog" / made.path(0).name).write_bytes(bytes(SEGMENT_BYTES))
     with pytest.raises(StoreDamaged, match="has no sound record"):
         _plan(open_log(store))
+
+
+@spec("P06")
+def test_log_with_a_gap_on_s3_becomes_the_same_store_as_on_a_disk(
+    spark: SparkSession, s3: S3, made: LogWriter, tmp_path: Path
+) -> None:
+    cut(made.path(0), 30_000)
+    made.path(2 * SEGMENT_BYTES).unlink()
+    place = s3.new_lake()
+    offsets = b'{"offsetTable": {"T0@billing": {"0": 9000}}}'
+    s3.put(place, "config/consumerOffset.json", offsets)
+    (made.store / "config").mkdir()
+    (made.store / "config/consumerOffset.json").write_bytes(offsets)
+    for path in (made.store / "commitlog").iterdir():
+        s3.put(place, f"commitlog/{path.name}", path.read_bytes())
+    sizes: dict[str, Any] = {"queue_file_bytes": 2_000, "index": False, "allows_loss": True}
+    results = [
+        rebuild(spark, RebuildOptions(store=source, output=tmp_path / name, **sizes))
+        for name, source in (("disk", made.store), ("s3", place))
+    ]
+    assert results[0].holes == results[1].holes != []
+    assert [lost["start"] for lost in results[0].lost] == [lost["start"] for lost in results[1].lost]
+    assert results[1].config is not None
+    assert (results[1].config.origin, results[1].config.clamped) == (place.url, 1)
+    found = [
+        {
+            str(path.relative_to(tmp_path / name)): path.read_bytes()
+            for path in (tmp_path / name).rglob("0*")
+            if path.is_file()
+        }
+        for name in ("disk", "s3")
+    ]
+    assert found[0] == found[1] != {}

@@ -54,8 +54,8 @@ def spark() -> None:
     """Archive, check and measure logs with Spark.
 
     Needs the extra: pip install 'tandemq[spark]'. STORE is a broker's storePathRootDir, or a directory of commit log
-    files, or the URL of archived ones; only collect, and replay to topics, connect to a cluster. Exit codes: 0 success,
-    1 error, 2 wrong usage, 3 a check found faults, or part of the log is missing.
+    files, or the URL of archived ones; only collect, replay to topics, and options with an address connect to brokers.
+    Exit codes: 0 success, 1 error, 2 wrong usage, 3 a check found faults, or part of the log is missing.
     """
 
 
