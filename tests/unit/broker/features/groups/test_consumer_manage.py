@@ -248,6 +248,6 @@ def test_ends_are_told_for_as_many_queues_as_one_turn_may_look_at(
     monkeypatch.setattr(consumer_manage, "ENDS_MAX", queues - 1)
     assert ends_of(broker, "TopicA") == [None], "the queues of such a topic are asked for one by one"
     refused = broker.ask(RequestCode.TANDEM_QUEUE_ENDS, body=dumps({"topics": ["T" * 100] * 700}))
-    assert refused.code == ResponseCode.SYSTEM_ERROR and "at most 65536" in refused.remark
+    assert refused.code == ResponseCode.SYSTEM_ERROR and "at most 65536" in (refused.remark or "")
     for body in (b"", b"[]", b'{"topics":3}', b"{}"):
         assert broker.ask(RequestCode.TANDEM_QUEUE_ENDS, body=body).code == ResponseCode.SYSTEM_ERROR
