@@ -13,9 +13,10 @@ from tandemq.errors import ConfigError
 from tandemq.model.message import MessageQueue
 from tandemq.run.local import LocalCluster
 from tandemq.spark.runtime.client_pool import close_clients, cluster_client
-from tandemq.spark.sources.cluster.backlog import LAG, find_backlog
+from tandemq.spark.sources.cluster.backlog import BROKERS, LAG, broker_backlog, find_backlog
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.progress import (
+    BrokerProgress,
     ProgressListener,
     QueryReport,
     TopicProgress,
@@ -23,7 +24,7 @@ from tandemq.spark.sources.cluster.progress import (
     query_report,
     with_volume,
 )
-from tandemq.spark.sources.cluster.resolve import QueueEnd, QueueLayout
+from tandemq.spark.sources.cluster.resolve import Epochs, QueueEnd, QueueLayout
 from tests.blackbox.programs import wait_until
 from tests.spark.messages import make_topic, numbered, send
 from tests.spec import spec
@@ -58,6 +59,10 @@ def test_listener_reports_lag_and_volume_of_each_micro_batch(
     ages = [report.lag_seconds for report in read]
     assert all(age is not None and 0 < age < 600 for age in ages[:2])
     assert ages[2] == 0
+    assert [[(one.broker, one.lag) for one in report.brokers] for report in read] == [
+        [("broker-a", lag)] for lag in (60, 20, 0)
+    ]
+    assert all(one.answer_ms is not None and one.answer_ms < 60_000 for report in read for one in report.brokers)
     assert [report.volume["messages"] for report in read] == [40, 40, 20]
     assert sum(report.volume["bytes"] for report in read) == 10 + 2 * 90
     assert read[-1].volume["newest"] is not None
@@ -103,22 +108,40 @@ def progress_of(latest: str | None, start: str = "{}", end: str = "{}") -> Strea
 def test_report_of_a_query_without_a_name_and_of_other_sources(caplog: pytest.LogCaptureFixture) -> None:
     for latest in (None, "17", "not JSON", '{"Orders": {"0": 4}}'):
         assert query_report(progress_of(latest)) is None
-    latest = json.dumps({LAG: {"A": {"messages": 3, "seconds": None}, "B": {"messages": 0, "seconds": 0.0}}})
+    lag = {"A": {"messages": 3, "seconds": None}, "B": {"messages": 0, "seconds": 0.0}}
+    of_brokers = {"b": {"messages": 1, "answerMs": None}, "a": {"messages": 2, "answerMs": 40}}
+    latest = json.dumps({LAG: lag, BROKERS: of_brokers})
     found = query_report(
         progress_of(
             latest, '{"A": {"a": {"epoch": 2, "0": 5}}}', '{"A": {"a": {"epoch": 3, "0": 9}}, "B": {"a": {"1": 2}}}'
         )
     )
     assert found == QueryReport(
-        "00000000-0000-0000-0000-000000000001", 7, (TopicProgress("A", 4, 3, None), TopicProgress("B", 2, 0, 0.0))
+        "00000000-0000-0000-0000-000000000001",
+        7,
+        (TopicProgress("A", 4, 3, None), TopicProgress("B", 2, 0, 0.0)),
+        (BrokerProgress("a", 2, 40), BrokerProgress("b", 1, None)),
     )
     assert (found.lag, found.lag_seconds) == (3, None)
     with caplog.at_level(logging.INFO):
         log_report(found)
     assert [line.rpartition("batch=")[2] for line in caplog.messages] == [
+        "7 broker=a lag=2 answer_ms=40",
+        "7 broker=b lag=1 answer_ms=none",
         "7 topic=A offsets=4 lag=3 lag_seconds=unknown",
         "7 topic=B offsets=2 lag=0 lag_seconds=0.0",
     ]
+
+
+def test_lag_by_broker_group_is_that_of_its_queues() -> None:
+    a, b = (MessageQueue("Orders", name, 0) for name in ("a", "b"))
+    ends = {a: QueueEnd(9, is_final=True), b: QueueEnd(5, is_final=False)}
+    found = broker_backlog(ends, {a: 4, b: 7}, {"a": Epochs(answer_ms=3), "b": Epochs(), "c": Epochs(answer_ms=1)})
+    assert found == {
+        "a": {"messages": 5, "answerMs": 3},
+        "b": {"messages": 0, "answerMs": None},
+        "c": {"messages": 0, "answerMs": 1},
+    }
 
 
 def test_lag_in_seconds_is_unknown_if_no_member_answers() -> None:

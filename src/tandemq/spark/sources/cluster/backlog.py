@@ -1,4 +1,5 @@
-"""Backlog of a streaming query at the end of a micro-batch, by topic: messages, and the age of the first of them.
+"""Backlog of a streaming query at the end of a micro-batch. By topic: messages, and the age of the first of them; by
+broker group: messages, and the time that its members take to answer.
 
 Source: docs/guides/pipeline.md, "Progress of a stream".
 """
@@ -10,11 +11,13 @@ from typing import Any
 from tandemq.client.core.operations import Steps, current_time
 from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster.options import ReadFrom
-from tandemq.spark.sources.cluster.resolve import QueueEnd, QueueLayout, find_firsts
+from tandemq.spark.sources.cluster.resolve import Epochs, QueueEnd, QueueLayout, find_firsts
 
 LAG = "/lag"
 """Key of the lag by topic in the reported latest offset. No topic can have this name."""
-MESSAGES, SECONDS = "messages", "seconds"
+BROKERS = "/brokers"
+"""Key of the lag by broker group."""
+MESSAGES, SECONDS, ANSWER_MS = "messages", "seconds", "answerMs"
 AGES_MAX = 5_000
 """Maximum number of queues whose first message is asked for: of each topic first the queue that is furthest behind."""
 
@@ -47,6 +50,20 @@ def find_backlog(
         figures = found[queue.topic]
         age = None if first is None else max(0, now_ms - first.store_ms) / 1000
         figures[SECONDS] = None if age is None or figures[SECONDS] is None else max(figures[SECONDS], age)
+    return found
+
+
+def broker_backlog(
+    ends: Mapping[MessageQueue, QueueEnd], offsets: Mapping[MessageQueue, int], epochs: Mapping[str, Epochs]
+) -> dict[str, dict[str, Any]]:
+    """Return the backlog behind some offsets by broker group: number of offsets, and the milliseconds in which its
+    members answered the last poll, None if none did."""
+    found: dict[str, dict[str, Any]] = {
+        name: {MESSAGES: 0, ANSWER_MS: table.answer_ms} for name, table in sorted(epochs.items())
+    }
+    for queue, offset in offsets.items():
+        if queue in ends and queue.broker_name in found:
+            found[queue.broker_name][MESSAGES] += max(0, ends[queue].offset - offset)
     return found
 
 

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from tandemq.errors import ConfigError
-from tandemq.spark.sources.cluster.backlog import LAG, MESSAGES, SECONDS
+from tandemq.spark.sources.cluster.backlog import ANSWER_MS, BROKERS, LAG, MESSAGES, SECONDS
 
 log = logging.getLogger(__name__)
 VOLUME = "rocketmq"
@@ -48,6 +48,17 @@ class TopicProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerProgress:
+    """Progress at one broker group at the end of a micro-batch."""
+
+    broker: str
+    lag: int
+    """Offsets behind its end that existed when it was planned."""
+    answer_ms: int | None
+    """Milliseconds in which the group's members answered the planner; None if none did."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueryReport:
     """Progress of a query at the end of a micro-batch."""
 
@@ -55,6 +66,7 @@ class QueryReport:
     """Its name, else its id."""
     batch: int
     topics: tuple[TopicProgress, ...]
+    brokers: tuple[BrokerProgress, ...] = ()
     volume: Mapping[str, Any] = field(default_factory=dict)
     """Observed metrics of `with_volume`, by name; empty without it."""
 
@@ -78,6 +90,7 @@ def query_report(progress: StreamingQueryProgress) -> QueryReport | None:
         progress: `event.progress` of a listener, or `query.lastProgress`.
     """
     topics: dict[str, list[TopicProgress]] = {}
+    brokers: dict[str, BrokerProgress] = {}
     for source in progress.sources:
         start, end, latest = (_tree(text) for text in (source.startOffset, source.endOffset, source.latestOffset))
         if LAG not in latest:
@@ -86,13 +99,17 @@ def query_report(progress: StreamingQueryProgress) -> QueryReport | None:
             offsets = _total(end.get(topic)) - _total(start.get(topic))
             topic_progress = TopicProgress(topic, max(0, offsets), int(behind[MESSAGES]), behind[SECONDS])
             topics.setdefault(topic, []).append(topic_progress)
+        for name, figures in latest.get(BROKERS, {}).items():
+            found = BrokerProgress(name, int(figures[MESSAGES]), figures[ANSWER_MS])
+            brokers[name] = max(brokers.get(name, found), found, key=lambda one: one.lag)
     if not topics:
         return None
     volume = progress.observedMetrics.get(VOLUME)
     return QueryReport(
         progress.name or str(progress.id),
         progress.batchId,
-        tuple(_joined(found) for _, found in sorted(topics.items())),
+        tuple(_joined(of_topic) for _, of_topic in sorted(topics.items())),
+        tuple(brokers[name] for name in sorted(brokers)),
         volume.asDict() if volume is not None else {},
     )
 
@@ -160,7 +177,16 @@ class ProgressListener(StreamingQueryListener):
 
 
 def log_report(report: QueryReport) -> None:
-    """Log a line per topic."""
+    """Log a line per topic, and per broker group."""
+    for broker in report.brokers:
+        log.info(
+            "query=%s batch=%d broker=%s lag=%d answer_ms=%s",
+            report.query,
+            report.batch,
+            broker.broker,
+            broker.lag,
+            "none" if broker.answer_ms is None else broker.answer_ms,
+        )
     for topic_progress in report.topics:
         seconds = "unknown" if topic_progress.lag_seconds is None else f"{topic_progress.lag_seconds:.1f}"
         log.info(

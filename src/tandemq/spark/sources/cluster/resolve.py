@@ -21,6 +21,7 @@ from tandemq.client.core.operations import (
     Steps,
     ask_all,
     checked,
+    current_time,
     json_object,
     number,
     refusal,
@@ -86,6 +87,8 @@ class Epochs:
     pairs: tuple[tuple[int, int], ...] = ()
     is_final: bool = False
     """Whether they come from the master: a slave that lags may not know the present one."""
+    answer_ms: int | None = field(default=None, compare=False)
+    """How long the answers of the group's members took; None: none came."""
 
     @property
     def epoch(self) -> int:
@@ -529,17 +532,18 @@ def find_epochs(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[str, Epo
 
 def _epochs_of(members: Members, read_from: ReadFrom) -> Steps[Epochs]:
     addresses = [address for id_, address in members.items() if id_ != MASTER_ID or read_from is not ReadFrom.SLAVE]
+    began = yield from current_time()
     answers = yield from ask_all(
         [Invoke(address, request(RequestCode.GET_BROKER_EPOCH_CACHE)) for address in addresses]
     )
+    took_ms = (yield from current_time()).mono_ms - began.mono_ms
     responses = {
         address: answer for address, answer in zip(addresses, answers, strict=True) if isinstance(answer, Command)
     }
     if members.get(MASTER_ID) in responses:
-        return Epochs(_pairs(responses[members[MASTER_ID]]), is_final=True)
-    return max(
-        (Epochs(_pairs(answer)) for answer in responses.values()), key=lambda epochs: epochs.epoch, default=Epochs()
-    )
+        return Epochs(_pairs(responses[members[MASTER_ID]]), is_final=True, answer_ms=took_ms)
+    found = [Epochs(_pairs(answer), answer_ms=took_ms) for answer in responses.values()]
+    return max(found, key=lambda epochs: epochs.epoch, default=Epochs())
 
 
 def _pairs(answer: Command) -> tuple[tuple[int, int], ...]:

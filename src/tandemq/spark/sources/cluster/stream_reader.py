@@ -27,7 +27,7 @@ from tandemq.spark.runtime.versions import (
 )
 from tandemq.spark.runtime.worker_errors import shows_one_line
 from tandemq.spark.sources.cluster import resolve
-from tandemq.spark.sources.cluster.backlog import LAG, find_backlog
+from tandemq.spark.sources.cluster.backlog import BROKERS, LAG, broker_backlog, find_backlog
 from tandemq.spark.sources.cluster.identity import Identity, TopicPart, find_others, find_witnesses, part_of
 from tandemq.spark.sources.cluster.layout import KeptLayout, MissingQueues, find_layout, poll_layout
 from tandemq.spark.sources.cluster.offsets import Position, read_gone, read_position, write_gone
@@ -310,7 +310,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read_from = self._reader.options.read_from
         backlog = self._reader.run(lambda _routes: find_backlog(now.layout, now.ends, reached, read_from))
         latest = Position({queue: end.offset for queue, end in now.ends.items()}, _numbers(now.epochs))
-        self._latest = latest.to_json() | {LAG: backlog}
+        self._latest = latest.to_json() | {LAG: backlog, BROKERS: broker_backlog(now.ends, reached, now.epochs)}
 
     # Reading.
 
