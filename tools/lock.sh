@@ -1,6 +1,6 @@
 #!/bin/sh
 # Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock, -docs.lock, -console.lock, -s3.lock,
-# -grpc-client.lock, -cpp-client.lock, -release.lock, -kubernetes.lock and -aiokafka.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
+# -grpc-client.lock, -cpp-client.lock, -release.lock, -kubernetes.lock, -readers.lock and -aiokafka.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
 # the oldest supported Python: its set covers the newer ones.
 set -eu
 cd "$(dirname "$0")/.."
@@ -59,5 +59,7 @@ apart grpc-client "RocketMQ's Python gRPC client for the tests, whose generated 
 apart cpp-client "RocketMQ's C++ client with its Python binding, for clients under faults." 'rocketmq==0.4.4'
 apart release 'What `make release` checks its files with.' 'cyclonedx-python-lib[json-validation]>=11' 'twine>=6'
 apart kubernetes 'What validates the Helm chart for Kubernetes.' 'kubernetes-validate>=1.37'
+apart readers 'Readers of Delta tables, with which the tests read what the jobs write.' \
+    'duckdb>=1.5' 'duckdb-extension-delta>=1.5' 'polars>=2' 'deltalake>=1' 'pytz>=2025'
 apart aiokafka "Kafka's Python client for \`python -m bench.beside_aiokafka\`." 'aiokafka>=0.14'
 rm -rf .lock-venv
