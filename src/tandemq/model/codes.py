@@ -274,7 +274,7 @@ class RequestCode(IntEnum):
     that it lacks, that is static, or that has more than 2,000 queues. A request is answered for its first topics, up to
     2,000 queues in all: ask again for the others."""
     TANDEM_ROUTES_VERSION = 7_334
-    """name server: `version`, another one after each change of a route."""
+    """name server: the `version` of the routes, another one after each change."""
     AUTH_CREATE_USER = 3_001
     """broker: creates a user (docs/reference/access.md)."""
     AUTH_UPDATE_USER = 3_002
