@@ -81,10 +81,15 @@ class Shape:
         return [f"{self.name}-{number}-{part}" for part in range(self.topics)]
 
 
-SHAPES = (
+SOURCE_TARGET, SINK_TARGET = 1.7, 1.0
+SIZES = (
     Shape(1024, 4, keyed=True, share=1),
     Shape(128, 4, keyed=True, share=8),
     Shape(8192, 4, keyed=True),
+)
+"""Shapes with targets."""
+SHAPES = (
+    *SIZES,
     Shape(1024, 64, keyed=True),
     Shape(1024, 4, keyed=False),
     Shape(1024, 4, keyed=True, headers=True),
@@ -158,7 +163,7 @@ class Beside:
         """Measure sinks and batch sources."""
         found = []
         for at, shape in enumerate(SHAPES[: self._shapes]):
-            cells = self._shape(shape, has_target=at == 0)
+            cells = self._shape(shape, has_target=at < len(SIZES))
             for cell in cells:
                 self._say(f"{cell.name}: {cell.figure}")
             found += cells
@@ -178,9 +183,9 @@ class Beside:
         title = shape.title
         return [
             Cell(f"{title}: Spark's Kafka sink", sunk["kafka"].rate(mb)),
-            _beside(f"{title}: sink", sunk, mb, 1.0 if has_target else None),
+            _beside(f"{title}: sink", sunk, mb, SINK_TARGET if has_target else None),
             Cell(f"{title}: Spark's Kafka source", read["kafka"].rate(mb)),
-            _beside(f"{title}: source, Kafka's columns", read, mb, 1.5 if has_target else None),
+            _beside(f"{title}: source, Kafka's columns", read, mb, SOURCE_TARGET if has_target else None),
             Cell(f"{title}: Spark's Kafka source, with headers", every["kafka"].rate(mb)),
             _beside(f"{title}: source, all columns", every, mb, None),
         ]
