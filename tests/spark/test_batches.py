@@ -28,7 +28,7 @@ def keyed(topic: str, number: int, size: int = 1, **named: str) -> Keyed:
 
 
 def batches_of(some: list[Keyed]) -> list[MessageParcel]:
-    return list(make_batches((Lane(keyed[0].topic), keyed) for keyed in some))
+    return list(make_batches(((Lane(keyed[0].topic), keyed) for keyed in some), BATCH_MESSAGES))
 
 
 def test_batch_has_one_topic_in_order_within_its_limits() -> None:
@@ -52,7 +52,7 @@ def test_messages_that_a_batch_cannot_hold_go_alone() -> None:
     some = [keyed("A", 0), *alone, keyed("A", 4)]
     assert [[int(key, 16) for _, key in one.messages] for one in batches_of(some)] == [[1], [2], [3], [0, 4]]
     lane = Lane("A", MessageQueue("A", "a", 0))
-    in_order = make_batches((lane, one) for one in some)
+    in_order = make_batches(((lane, one) for one in some), BATCH_MESSAGES)
     assert [[int(key, 16) for _, key in one.messages] for one in in_order] == [[0], [1], [2], [3], [4]]
     assert batches_of([]) == []
 

@@ -2,6 +2,7 @@
 
 import base64
 import random
+import re
 import zlib
 from typing import Any
 
@@ -313,3 +314,20 @@ def test_large_bodies_are_compressed_or_sent_in_batches(body: bytes, *, is_compr
     for one in requests:
         assert one.request.sys_flag == (SysFlag.COMPRESSED if is_compressed else 0)
         assert one.rows.single(0).sys_flag == one.request.sys_flag
+
+
+def test_requests_are_larger_if_there_are_many_messages_so_that_queues_are_filled_evenly() -> None:
+    for rows, sizes in ((100, [100]), (1_000, [128] * 7 + [104]), (2_048, [256] * 8), (4_096, [512] * 8)):
+        batch = pa.RecordBatch.from_pydict({"body": [b"x"] * rows})
+        requests = encode(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, rows), no_queues)
+        assert requests is not None
+        assert [len(one.numbers) for one in requests] == sizes
+
+
+def test_unique_keys_differ_by_each_of_their_parts() -> None:
+    parts = [("q", "1", 3, 0), ("r", "1", 3, 0), ("q", "2", 3, 0), ("q", "1", 4, 0), ("q", "1", 3, 1 << 40)]
+    keys = [unique_keys(query, batch, partition, first, 300) for query, batch, partition, first in parts]
+    found = {key[at : at + KEY_CHARACTERS] for key in keys for at in range(0, len(key), KEY_CHARACTERS)}
+    assert len(found) == 300 * len(parts)
+    assert all(re.fullmatch(r"[0-9A-F]{32}", key) for key in found)
+    assert unique_keys("q", "1", 3, 100, 200) == keys[0][100 * KEY_CHARACTERS :]

@@ -114,7 +114,7 @@ SINK = {
     "requireSendOk": "whether messages stored without the configured flush or replica are sent again, and finally "
     "fail. Default: `false`",
     "timeoutMs": "time limit for a message, with all attempts. Default: 30000",
-    "maxInFlight": "maximum number of messages in flight per task. Default: 512",
+    "maxInFlight": "maximum number of messages in flight per task. Default: 4096",
     "queueBy": "what chooses the queue: `any`, the client; `key`, the hash of the message's keys; `partition`, that "
     "column. With the last two a task sends the messages of a queue in their order, also when it retries. Default: "
     "`any`",
@@ -375,7 +375,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         timeout_ms=values.count("timeoutMs") or TIMEOUT_MS,
         tls=values.tls(),
         signer=values.signer(),
-        in_flight_max=values.count("maxInFlight") or 512,
+        in_flight_max=values.count("maxInFlight") or 4_096,
         queue_by=QueueBy(values.one_of("queueBy", tuple(by.value for by in QueueBy), QueueBy.ANY.value)),
         headers=values.flag("includeHeaders", default=True),
     )

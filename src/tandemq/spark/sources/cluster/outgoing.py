@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 SLICE_ROWS = 4096
 SLICE_BYTES = 8 << 20
 """Rows and bytes of an Arrow batch that are encoded at once; a larger row is alone."""
-BATCH_MESSAGES = 128
+BATCH_MESSAGES = 512
 BATCH_BYTES = 256 << 10
 """Limits of a request. All its messages go to one queue, so that larger ones would fill queues unevenly."""
+BATCH_MESSAGES_FEW, REQUESTS_MIN = 128, 8
+"""Messages of a request if a slice would have less than so many requests."""
 PRODUCER = ProducerOptions(group="spark")
 COMPRESS_ABOVE_BYTES = PRODUCER.compress_above_bytes
 _UNCOMPRESSED = replace(PRODUCER, compress_above_bytes=PRODUCER.body_bytes_max + 1)
@@ -46,7 +48,8 @@ SAMPLED_RUNS, SAMPLED_RUN_BYTES = 16, 16
 DISTINCT_MIN = 130
 """Distinct values among the 256 sampled bytes from which on it cannot: random ones have 162, deviating by 5; text,
 Base64 and records of numbers have less."""
-KEY_CHARACTERS = 32
+KEY_CHARACTERS, _HASH_DIGITS = 32, 20
+_HEXADECIMAL = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 DELAYS = TIMER_NAMES | {DELAY}
 """Properties by which a message asks for a delayed delivery; brokers accept none in a batch."""
 DELAY_COLUMNS = ("delayLevel", "deliverAt")
@@ -95,15 +98,15 @@ class EncodedRequest(NamedTuple):
 
 
 def unique_keys(query: str, batch: str, partition: int, first: int, count: int) -> str:
-    """Return the unique keys of `count` rows, one behind the other: each is the hash of (query, batch, partition, row),
-    32 hexadecimal digits; equal arguments give equal keys."""
-    begin = blake2b("\x00".join((query, batch, str(partition), "")).encode(), digest_size=KEY_CHARACTERS // 2)
-    digests = []
-    for row in range(first, first + count):
-        digest = begin.copy()
-        digest.update(b"%d" % row)
-        digests.append(digest.digest())
-    return b"".join(digests).hex().upper()
+    """Return the unique keys of `count` rows, one behind the other: each the hash of (query, batch, partition) and the
+    row, 32 hexadecimal digits; equal arguments give equal keys."""
+    begin = blake2b("\x00".join((query, batch, str(partition))).encode(), digest_size=_HASH_DIGITS // 2).hexdigest()
+    keys = np.empty((count, KEY_CHARACTERS), np.uint8)
+    keys[:, :_HASH_DIGITS] = np.frombuffer(begin.upper().encode(), np.uint8)
+    rows = np.arange(first, first + count, dtype=np.int64)[:, None]
+    shifts = 4 * np.arange(KEY_CHARACTERS - _HASH_DIGITS - 1, -1, -1)
+    keys[:, _HASH_DIGITS:] = _HEXADECIMAL[rows >> shifts & 15]
+    return keys.tobytes().decode()
 
 
 def slices(batch: Any) -> Iterator[Any]:
@@ -163,6 +166,11 @@ def _encode(batch: Any, options: SinkOptions, keys: str, queues_of: QueuesOf) ->
 # Requests.
 
 
+def messages_per_request(rows: int, options: SinkOptions) -> int:
+    """Return the maximum number of messages of the requests of a slice: fewer if it is small, for the same reason."""
+    return min(BATCH_MESSAGES, max(BATCH_MESSAGES_FEW, rows // REQUESTS_MIN), options.in_flight_max)
+
+
 def _requests(rows: EncodedRows, options: SinkOptions) -> Iterator[EncodedRequest]:
     """Return requests of adjacent rows of one lane, in their order; a row that may be compressed has its own."""
     is_batched = ~rows.compressed
@@ -174,7 +182,7 @@ def _requests(rows: EncodedRows, options: SinkOptions) -> Iterator[EncodedReques
     names = keys.cast(pa.string()).to_pylist()
     place = np.cumsum(is_batched) - is_batched  # of each row among those in batches
     alone = np.append(np.flatnonzero(rows.compressed), len(is_batched))
-    messages_max = min(BATCH_MESSAGES, options.in_flight_max)
+    messages_max = messages_per_request(len(is_batched), options)
     start = 0
     for lane, end in _runs(rows.lanes):
         while start < end:

@@ -17,11 +17,11 @@ from tandemq.model.topic import RETRY_PREFIX
 from tandemq.spark.sources.cluster.options import SinkOptions
 from tandemq.spark.sources.cluster.outgoing import (
     BATCH_BYTES,
-    BATCH_MESSAGES,
     COMPRESS_ABOVE_BYTES,
     KEY_CHARACTERS,
     EncodedRequest,
     encode,
+    messages_per_request,
 )
 from tandemq.spark.sources.cluster.queue_choice import Lane, QueuesOf, lane_of
 from tandemq.spark.sources.cluster.row_messages import make_message, rows_of
@@ -30,7 +30,7 @@ Keyed = tuple[Message, str]
 """A message and its unique key."""
 
 
-def make_batches(messages: Iterable[tuple[Lane, Keyed]], messages_max: int = BATCH_MESSAGES) -> Iterator[MessageParcel]:
+def make_batches(messages: Iterable[tuple[Lane, Keyed]], messages_max: int) -> Iterator[MessageParcel]:
     """Divide messages into those that one request sends: of one lane, in their order, within `messages_max` and
     `BATCH_BYTES`. Messages that a batch cannot hold, or that are compressed, have their own request."""
     held: dict[Lane, list[Keyed]] = {}
@@ -168,4 +168,4 @@ def make_parcels(some: Any, options: SinkOptions, keys: str, row: int, queues_of
         words = KEY_SEPARATOR.join(message.keys)
         lane = lane_of(message.topic, by, queues_of, keys=words, partition=partition, row=row + number)
         messages.append((lane, (message, key)))
-    return list(make_batches(messages, min(BATCH_MESSAGES, options.in_flight_max)))
+    return list(make_batches(messages, messages_per_request(len(messages), options)))

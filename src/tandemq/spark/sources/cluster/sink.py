@@ -4,7 +4,7 @@
                   └─► messages, if a row needs a closer look ┘                  in flight, acknowledged or retried
 
 Delivery is at least once: a repeated task, micro-batch or query sends the same messages again. Each has the same unique
-key again, a hash of (query, batch, partition, row), so that consumers can drop duplicates. This requires that a
+key again, made of (query, batch, partition, row), so that consumers can drop duplicates. This requires that a
 repeated batch has its rows in the same order; the sources of this package guarantee that.
 
 Source: docs/guides/pipeline.md, "The cluster as a sink"; Spark's Kafka sink for conventions.
