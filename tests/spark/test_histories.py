@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tandemq.client.core.operations import Invoke, InvokeAll, Steps
+from tandemq.boundary import Now
+from tandemq.client.core.operations import GetTime, Invoke, InvokeAll, Steps
 from tandemq.codec.record.record import encode_record
 from tandemq.errors import NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -38,6 +39,9 @@ class Members:
         try:
             step = next(steps)
             while True:
+                if isinstance(step, GetTime):
+                    step = steps.send(Now(0, 0))
+                    continue
                 asks = step.requests if isinstance(step, InvokeAll) else [step]
                 answers = [self.answer(ask) for ask in asks if isinstance(ask, Invoke)]
                 if isinstance(step, InvokeAll):
