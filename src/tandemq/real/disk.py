@@ -203,6 +203,19 @@ class TimedFile(RealFile):
         self._writes.add(monotonic_ns() - began_ns)
 
 
+def sync_names(directory: Path) -> None:
+    """Sync the names of the files in a directory: otherwise a power loss may undo a new one or a rename.
+
+    Raises:
+        OSError: it failed.
+    """
+    fd = _opened(str(directory), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 class RealDisk:
     """A directory tree of the file system."""
 
@@ -318,15 +331,7 @@ class RealDisk:
             finally:
                 os.close(fd)
             os.replace(temporary, full)
-            self._sync_names(full.parent)
-
-    def _sync_names(self, directory: Path) -> None:
-        """Sync the directory after a rename: otherwise a power loss may restore the previous file."""
-        fd = _opened(str(directory), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            sync_names(full.parent)
 
     def remove(self, path: str) -> None:
         """See `boundary.Disk`."""

@@ -66,7 +66,7 @@ class RebuildOptions:
     delays_ms: tuple[int, ...] = ()
     range_bytes: int = RANGE_BYTES
     allows_loss: bool = False
-    """Whether the output becomes a whole store, with what there is of a log of which bytes are missing."""
+    """Whether missing bytes of the log are accepted; the output is then a store with a copy of the log."""
     config: SavedConfig | None = field(default=None, repr=False)
     """With `allows_loss`: configuration of a live broker; by default that of the store's files, if it has them."""
 
@@ -180,7 +180,7 @@ def _check_whole(files: LogFiles, gaps: Iterable[Gap]) -> None:
         raise OffsetGone(
             f"{files.directory}: {describe_loss(*gap)}",
             hint="queues without their messages would differ from the broker's: put back the files, or a replica's; "
-            "with --allow-loss the output becomes a store with what there is",
+            "with --allow-loss the output is a store that lacks them",
         )
 
 

@@ -30,7 +30,7 @@ from tandemq.codec.record.record import inflate
 from tandemq.errors import ConfigError, StoreDamaged
 from tandemq.model.message import SysFlag
 from tandemq.model.topic import DLQ_PREFIX, FORBIDDEN_FOR_SENDING, RETRY_PREFIX, SYSTEM_TOPICS
-from tandemq.real.disk import RealDisk
+from tandemq.real.disk import RealDisk, sync_names
 from tandemq.spark.jobs.messages import is_log, open_messages
 from tandemq.spark.jobs.moments import ALWAYS, TimeSpan
 from tandemq.spark.jobs.pace import Rate, paced
@@ -571,19 +571,10 @@ def _write_file(rows: Iterator[Mapping[str, Any]], directory: Path, segment: _Se
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(directory / segment.name)
-        _sync_directory(directory)
+        sync_names(directory)
     finally:
         fresh.unlink(missing_ok=True)
     return pa.RecordBatch.from_pydict({"rows": [count]}, schema=pa.schema({"rows": pa.int64()}))
-
-
-def _sync_directory(directory: Path) -> None:
-    """Sync the directory, so that the name of a new file survives a power loss."""
-    names = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(names)
-    finally:
-        os.close(names)
 
 
 def _epochs_of(rows: DataFrame) -> list[tuple[int, int]]:

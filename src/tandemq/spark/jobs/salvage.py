@@ -24,7 +24,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from tandemq.errors import ConfigError, OffsetGone, StoreDamaged
-from tandemq.real.disk import RealDisk
+from tandemq.real.disk import RealDisk, sync_names
 from tandemq.spark.jobs.tasks import ProgressCallback, RangeJob, Result, run_tasks
 from tandemq.spark.lake.records import blank_bytes
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles
@@ -75,7 +75,7 @@ def salvage(spark: SparkSession, files: LogFiles, output: Path, work: Path, prog
     directory.mkdir(exist_ok=True)
     job = RangeJob(f"salvage {files.directory} {plan.end}", CopyFile(files, str(directory)))
     run_tasks(spark, list(_files(files, plan)), job, state=work / FILES_DONE, progress=progress)
-    _sync_names(directory)
+    sync_names(directory)
     epochs = _epochs(files.epochs, plan)
     if epochs:
         save_epochs(RealDisk(output), epochs)
@@ -201,12 +201,3 @@ def _epochs(epochs: Sequence[tuple[int, int]], plan: _Plan) -> list[tuple[int, i
         behind = next((gap.end for gap in plan.blanks if gap.start < start < gap.end), start)
         by_start[behind] = epoch  # of several that begin there, the last one has records
     return [(epoch, start) for start, epoch in by_start.items()]
-
-
-def _sync_names(directory: Path) -> None:
-    """Sync the names of the files."""
-    names = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(names)
-    finally:
-        os.close(names)
