@@ -90,9 +90,11 @@ class RowSender:
         running: dict[Delivery, int] = {}
         last: dict[MessageQueue, Delivery] = {}
         failed: list[Failure] = []
+        held = 0
         for parcel in parcels:
-            while running and sum(running.values()) + parcel.count > self._options.in_flight_max:
+            while running and held + parcel.count > self._options.in_flight_max:
                 await _finish_one(running, failed)
+                held = sum(running.values())
             if failed:
                 break
             queue = parcel.lane.queue
@@ -101,8 +103,9 @@ class RowSender:
             else:
                 delivery = last[queue] = asyncio.create_task(self._deliver_in_order(parcel, last.get(queue)))
             running[delivery] = parcel.count
-        while running:
-            await _finish_one(running, failed)
+            held += parcel.count
+        for outcome in await asyncio.gather(*running):
+            failed += outcome
         if failed:
             first, error = next((failure for failure in failed if not failure[1].retriable), failed[0])
             topic, key = first.first
