@@ -87,26 +87,20 @@ class RowSender:
             sending.result()
 
     async def _send(self, parcels: Sequence[Parcel]) -> None:
-        running: dict[Delivery, int] = {}
+        window = _Window(self._options.in_flight_max)
         last: dict[MessageQueue, Delivery] = {}
-        failed: list[Failure] = []
-        held = 0
         for parcel in parcels:
-            while running and held + parcel.count > self._options.in_flight_max:
-                await _finish_one(running, failed)
-                held = sum(running.values())
-            if failed:
+            await window.wait_for_room(parcel.count)
+            if window.failed:
                 break
             queue = parcel.lane.queue
             if queue is None:
                 delivery = asyncio.create_task(self._deliver(parcel))
             else:
                 delivery = last[queue] = asyncio.create_task(self._deliver_in_order(parcel, last.get(queue)))
-            running[delivery] = parcel.count
-            held += parcel.count
-        for outcome in await asyncio.gather(*running):
-            failed += outcome
-        if failed:
+            window.add(delivery, parcel.count)
+        await window.wait_for_end()
+        if failed := window.failed:
             first, error = next((failure for failure in failed if not failure[1].retriable), failed[0])
             topic, key = first.first
             raise type(error)(
@@ -119,8 +113,7 @@ class RowSender:
         until = self._until()
         waiting = [parcel]
         while True:
-            outcomes = await asyncio.gather(*map(self._attempt, waiting))
-            failed = [failure for outcome in outcomes for failure in outcome]
+            failed = await self._attempt_all(waiting)
             if not all(error.retriable for _, error in failed) or not failed or time.monotonic() >= until:
                 return failed
             waiting = [part for part, _ in failed]
@@ -148,6 +141,13 @@ class RowSender:
                 return [(part, error) for part in waiting]
         return []
 
+    async def _attempt_all(self, parcels: Sequence[Parcel]) -> list[Failure]:
+        """Send parcels once, all at the same time; returns as `_attempt`."""
+        if len(parcels) == 1:
+            return await self._attempt(parcels[0])
+        outcomes = await asyncio.gather(*map(self._attempt, parcels))
+        return [failed for outcome in outcomes for failed in outcome]
+
     async def _attempt(self, parcel: Parcel) -> list[Failure]:
         """Send a parcel once; returns the parts that are not acknowledged, with their errors.
 
@@ -158,8 +158,7 @@ class RowSender:
             if error.retriable or parcel.count == 1:
                 return [(parcel, error)]
             # Nothing is stored: sent one by one, the message that is refused is named.
-            outcomes = await asyncio.gather(*map(self._attempt, parcel.singles()))
-            return [failed for outcome in outcomes for failed in outcome]
+            return await self._attempt_all(parcel.singles())
         if not self._options.require_send_ok:
             self.unsafe += len(unsafe)
             return []
@@ -187,12 +186,47 @@ class RowSender:
         self._thread.stop()
 
 
-async def _finish_one(running: dict[Delivery, int], failed: list[Failure]) -> None:
-    """Wait until a parcel or more are delivered, or have failed."""
-    done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        del running[task]
-        failed += task.result()
+class _Window:
+    """Deliveries that run, within a limit of messages; the end of one costs the same however many run."""
+
+    def __init__(self, messages_max: int) -> None:
+        self._max = messages_max
+        self._messages: dict[Delivery, int] = {}
+        self._held = 0
+        self._end: asyncio.Future[None] | None = None
+        self._broken: Delivery | None = None
+        self.failed: list[Failure] = []
+
+    def add(self, delivery: Delivery, count: int) -> None:
+        """Add a delivery of `count` messages."""
+        self._messages[delivery] = count
+        self._held += count
+        delivery.add_done_callback(self._remove)
+
+    def _remove(self, delivery: Delivery) -> None:
+        self._held -= self._messages.pop(delivery)
+        if delivery.cancelled() or delivery.exception() is not None:
+            self._broken = delivery
+        else:
+            self.failed += delivery.result()
+        if self._end is not None and not self._end.done():
+            self._end.set_result(None)
+
+    async def wait_for_room(self, count: int) -> None:
+        """Wait until `count` messages more are within the limit, or nothing runs."""
+        while self._messages and self._held + count > self._max:
+            await self._one_end()
+
+    async def wait_for_end(self) -> None:
+        """Wait until nothing runs; raises what a delivery has raised."""
+        while self._messages:
+            await self._one_end()
+        if self._broken is not None:
+            self._broken.result()
+
+    async def _one_end(self) -> None:
+        self._end = asyncio.get_running_loop().create_future()
+        await self._end
 
 
 class _Unsafe(StoreError):
