@@ -85,6 +85,8 @@ def test_java_pair_is_written_read_and_streamed_also_without_its_master(
             rows.write.format("rocketmq").mode("append").options(nameServer=names, topic="Orders").save()
             assert read(readFrom="master") == list(range(200))
             assert read(readFrom="master", subExpression="a") == list(range(50))
+            places = spark.read.schema("queueOffset bigint").format("rocketmq").options(**options).load()
+            assert places.count() == 200
             sql = {"subExpression": "number between 10 and 12", "expressionType": "SQL92", "readFrom": "master"}
             assert read(**sql) == [10, 11, 12]
             stored = F.col("storeTimestamp")

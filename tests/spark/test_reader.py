@@ -3,18 +3,20 @@
 import random
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from struct import pack
 from typing import Any
 
 import pytest
 
+from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.errors import OffsetGone
-from tandemq.model.codes import ResponseCode
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster import reader
 from tandemq.spark.sources.cluster.plan import QueueRange
-from tandemq.spark.sources.cluster.reader import PulledRecords, PullSettings, read_ranges
+from tandemq.spark.sources.cluster.reader import Pulled, PulledRecords, PullSettings, read_ranges
 
 HOW = PullSettings("127.0.0.1:9876")
 
@@ -42,10 +44,10 @@ class Answers:
             end, data = start, b""  # as if a filter removed every message
         data = b"".join(pack(">ii", reading.range.queue.queue_id, number) for number in range(start, end))
         reading.position = end
-        future.set_result(reader._Records(data, end - start))
+        future.set_result(PulledRecords(reading.range, data, end - start))
 
 
-def rows(pulled: Iterator[PulledRecords]) -> list[tuple[int, int]]:
+def rows(pulled: Iterator[Pulled]) -> list[tuple[int, int]]:
     found = []
     for one in pulled:
         numbers = [int.from_bytes(one.data[at : at + 4]) for at in range(0, len(one.data), 4)]
@@ -82,7 +84,7 @@ def test_next_range_is_read_after_a_range_whose_rest_is_gone(monkeypatch: pytest
             future.set_result(None)  # skipped, because loss is accepted
         else:
             reading.position = 3
-            future.set_result(reader._Records(b"\0\0\0\1\0\0\0\0", 1))
+            future.set_result(PulledRecords(reading.range, b"\0\0\0\1\0\0\0\0", 1))
         return [one for one in under_way if one.done()], None
 
     monkeypatch.setattr(reader, "wait", wait)
@@ -124,3 +126,68 @@ def test_filtered_messages_are_distinguished_from_deleted_ones(
     with pytest.raises(StopIteration):
         steps.send(Command(code, fields={"nextBeginOffset": "9", "minOffset": str(start)}, remark=remark))
     assert (reading.position, reading.deleted_before) == (position, deleted)
+
+
+# Entries.
+
+
+def ask(steps: Any, *answers: Command) -> tuple[list[RequestCode], Any]:
+    """Run steps with a member's responses; return the codes of the requests, and the result."""
+    codes, answer = [], None
+    for following in (*answers, None):
+        try:
+            codes.append(steps.send(answer).command.code)
+        except StopIteration as end:
+            return codes, end.value
+        answer = following
+    raise AssertionError("more requests than responses")
+
+
+ENTRIES, PULL = RequestCode.TANDEM_QUEUE_ENTRIES, RequestCode.PULL_MESSAGE
+
+
+def entries(*sizes: int, at: int = 1_000) -> bytes:
+    return b"".join(QUEUE_ENTRY.pack(at + number * 1_000, size, 0) for number, size in enumerate(sizes))
+
+
+def reading_from(start: int, end: int) -> Any:
+    return reader._RangeState(QueueRange(MessageQueue("T", "a", 3), start, end), {}, start)
+
+
+def test_query_that_needs_no_messages_reads_entries() -> None:
+    how = replace(HOW, takes_entries=True)
+    reading = reading_from(5, 9)
+    steps = reader._ask_member(how, reading, "b:1")
+    codes, found = ask(steps, Command(ResponseCode.SUCCESS, body=entries(200, 300)))
+    assert codes == [ENTRIES] and reading.position == 7
+    names = ["queueOffset", "size", "commitLogOffset", "epoch", "topic", "brokerName", "queueId", "timestampType"]
+    columns = [column.to_pylist() for column in found.columns(names, [(4, 1_500), (6, 9_000)])]
+    assert columns == [[5, 6], [200, 300], [1_000, 2_000], [0, 4], ["T"] * 2, ["a"] * 2, [3] * 2, [0] * 2]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Command(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        Command(ResponseCode.PULL_OFFSET_MOVED, fields={"minOffset": "7", "maxOffset": "9"}),
+        Command(ResponseCode.SUCCESS),
+        Command(ResponseCode.SUCCESS, body=entries(200)[:-1]),
+        Command(ResponseCode.SUCCESS, body=entries(200, 0)),
+        Command(ResponseCode.SUCCESS, body=entries(200, at=-5)),
+        Command(ResponseCode.SUCCESS, body=entries(200, 200, 200)),
+    ],
+)
+def test_member_without_sound_entries_is_pulled_from(answer: Command) -> None:
+    reading = reading_from(5, 7)
+    steps = reader._ask_member(replace(HOW, takes_entries=True), reading, "b:1")
+    moved = Command(ResponseCode.PULL_OFFSET_MOVED, fields={"nextBeginOffset": "6", "minOffset": "6"})
+    assert ask(steps, answer, moved) == ([ENTRIES, PULL], None)
+    assert reading.deleted_before == {"b:1": 6}
+    steps = reader._ask_member(replace(HOW, takes_entries=True), reading, "b:1")
+    assert ask(steps, moved)[0] == [PULL], "asked for entries once"
+
+
+@pytest.mark.parametrize("filters", [{"tags": frozenset("a"), "expression": "a"}, {"expression_type": "SQL92"}])
+def test_filtered_messages_are_pulled(filters: dict[str, Any]) -> None:
+    steps = reader._ask_member(replace(HOW, takes_entries=True, **filters), reading_from(5, 7), "b:1")
+    assert ask(steps, Command(ResponseCode.PULL_OFFSET_MOVED, fields={"nextBeginOffset": "7"}))[0] == [PULL]

@@ -1,5 +1,6 @@
 """`format("rocketmq")` in batch queries, on a real session and running brokers."""
 
+import json
 import os
 import socket
 import time
@@ -340,3 +341,43 @@ def test_damaged_record_is_an_error_or_a_row_with_its_verdict(tandemq_broker: Lo
     assert [row.verdict for row in rows] == [None, "the record's CRC does not match its bytes", None]
     assert b"BADxADBAD" in rows[1].body
     assert [rows[0].body, rows[2].body] == [b"good one", b"good two"]
+
+
+# Entries instead of messages.
+
+
+def given_by(cluster: LocalCluster) -> int:
+    """Return the number of messages that the broker gave to consumers since its start."""
+    answer = try_request(cluster.address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+    assert answer is not None
+    return int(json.loads(answer.body)["table"]["msgGetTotalTodayNow"])
+
+
+@spec("P43")
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "queueOffset bigint",
+        "topic string, brokerName string, queueId int, queueOffset bigint",
+        "commitLogOffset bigint, epoch bigint, size int",
+    ],
+)
+def test_query_without_columns_of_messages_transfers_none(
+    tandemq_broker: LocalCluster, spark: SparkSession, read: Read, columns: str
+) -> None:
+    make_topic(tandemq_broker.name_servers, "Orders", 2)
+    send(tandemq_broker.name_servers, numbered("Orders", 0, 500))
+    names = [column.split()[0] for column in columns.split(", ")]
+    pulled = sorted(read(tandemq_broker, details="true").select(*names).collect())
+    before = given_by(tandemq_broker)
+    assert before >= 500
+    options = {"nameServer": tandemq_broker.name_servers, "subscribe": "Orders"}
+    rows = spark.read.schema(columns).format("rocketmq").options(**options).load()
+    assert rows.count() == 500
+    assert sorted(rows.collect()) == pulled
+    kafka = spark.read.schema("topic string, partition int, offset bigint").format("rocketmq")
+    assert kafka.options(**options, schema="kafka").load().distinct().count() == 500
+    assert given_by(tandemq_broker) == before
+    with_tags = spark.read.schema("tags string").format("rocketmq").options(**options)
+    assert with_tags.load().count() == 500
+    assert given_by(tandemq_broker) == before + 500

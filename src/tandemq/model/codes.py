@@ -275,6 +275,10 @@ class RequestCode(IntEnum):
     2,000 queues in all: ask again for the others."""
     TANDEM_ROUTES_VERSION = 7_334
     """name server: the `version` of the routes, another one after each change."""
+    TANDEM_QUEUE_ENTRIES = 7_335
+    """broker: entries of a queue without its messages: `topic`, `queueId`, `index` (queue offset), `count`; answered by
+    at most 16,384 of 20 bytes (log offset, size, hash of the tag), with `minOffset` and `maxOffset`. Code 21 outside of
+    them, 3 for static topics."""
     AUTH_CREATE_USER = 3_001
     """broker: creates a user (docs/reference/access.md)."""
     AUTH_UPDATE_USER = 3_002

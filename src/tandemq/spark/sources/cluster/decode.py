@@ -20,7 +20,8 @@ from pyspark.sql.types import MapType, StructType
 from tandemq.codec.record.record import Record, decode_message, parse_record, property_value, record_fault
 from tandemq.errors import ProtocolError
 from tandemq.model.message import StoredMessage, SysFlag, decode_properties
-from tandemq.spark.sources.cluster.reader import PulledRecords
+from tandemq.spark.sources.cluster.entries import PulledEntries, epochs_at, suffice
+from tandemq.spark.sources.cluster.reader import Pulled, PulledRecords
 from tandemq.spark.sources.cluster.resolve import Epochs
 from tandemq.spark.sources.records import (
     TIMESTAMP,
@@ -85,11 +86,17 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _KAFKA_KINDS = {"key": pa.binary(), "timestampType": pa.int32()}
 
 
-def merge(pulled: Iterable[PulledRecords]) -> Iterator[PulledRecords]:
-    """Join successive records of a range, up to about `BATCH_BYTES`."""
+def merge(pulled: Iterable[Pulled]) -> Iterator[Pulled]:
+    """Join successive records of a range, up to about `BATCH_BYTES`; entries are many already."""
     held: list[PulledRecords] = []
     size = 0
     for part in pulled:
+        if isinstance(part, PulledEntries):
+            if held:
+                yield _joined(held)
+                held, size = [], 0
+            yield part
+            continue
         if held and (held[0].range != part.range or size >= BATCH_BYTES):
             yield _joined(held)
             held, size = [], 0
@@ -123,9 +130,15 @@ class Decoder:
         self._names = [field.name for field in schema]
         self._maps = [isinstance(field.dataType, MapType) for field in schema]
         self._kafka = kafka
+        self._sources = [KAFKA_SOURCES.get(name, name) for name in self._names] if kafka else self._names
         self.keeps_verdicts = "verdict" in self._names
 
-    def batches(self, pulled: PulledRecords, epochs: Epochs) -> Iterator[Any]:
+    @property
+    def takes_entries(self) -> bool:
+        """Whether entries of queues have all columns."""
+        return suffice(self._sources)
+
+    def batches(self, pulled: Pulled, epochs: Epochs) -> Iterator[Any]:
         """Decode records into one `pyarrow.RecordBatch`, or several if their decompressed bodies are large.
 
         Args:
@@ -133,6 +146,9 @@ class Decoder:
         Raises:
             ProtocolError: a record is corrupt, and the column `verdict` is not requested.
         """
+        if isinstance(pulled, PulledEntries):
+            yield self._from(pulled.columns(self._sources, epochs.pairs), pulled.count)
+            return
         try:
             batch = self.batch(pulled, epochs)
         except BatchTooLarge:
@@ -157,14 +173,16 @@ class Decoder:
             singles = self._singles(pulled, epochs, [positions[index] for index in others])
             order = pa.array(np.argsort(np.array([*numbers, *others])))
             columns = [pa.concat_arrays(pair).take(order) for pair in zip(columns, singles, strict=True)]
+        return self._from(columns, len(positions))
+
+    def _from(self, columns: list[Any], count: int) -> Any:
         if not columns:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(positions), type=pa.struct([])))
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * count, type=pa.struct([])))
         return pa.RecordBatch.from_arrays(columns, names=self._names)
 
     def _regular(self, pulled: PulledRecords, epochs: Epochs, heads: Heads) -> list[Any] | None:
         """Return the columns of regular records; None if they must be decoded one by one."""
-        wanted = [KAFKA_SOURCES.get(name, name) for name in self._names] if self._kafka else self._names
-        wanted = ["properties" if name == HEADERS else name for name in wanted]
+        wanted = ["properties" if name == HEADERS else name for name in self._sources]
         made = regular_columns(pulled.data, heads, wanted, inflates=self._inflates)
         if made is None:
             return None
@@ -239,9 +257,7 @@ def _outside(name: str, pulled: PulledRecords, epochs: Epochs, heads: Heads) -> 
     if name == "brokerName":
         return pa.repeat(pa.scalar(pulled.range.queue.broker_name), count)
     if name == "epoch":
-        starts = [start for _, start in epochs.pairs]
-        numbers = np.array([0, *(epoch for epoch, _ in epochs.pairs)], dtype=np.int64)
-        return pa.array(numbers[np.searchsorted(starts, heads.fields["log_offset"].astype(np.int64), side="right")])
+        return epochs_at(heads.fields["log_offset"].astype(np.int64), epochs.pairs)
     if name == "timestampType":
         return pa.array(np.zeros(count, dtype=np.int32))
     assert name == "verdict", name

@@ -59,6 +59,7 @@ class SourceQuery:
             tls=options.tls,
             signer=options.signer,
             group=options.group,
+            takes_entries=self.decoder.takes_entries,
         )
         self.connect_ms: int | None = CONNECT_MS
         """Timeout while no connection can be opened; None for that of the options, once a stream has begun."""

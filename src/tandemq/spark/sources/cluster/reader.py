@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import NamedTuple
 
 from tandemq.client.admin.cluster import topic_route
 from tandemq.client.admin.queries import TOOLS_GROUP
@@ -32,6 +31,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.spark.runtime.client_pool import ClusterClient, Operation
 from tandemq.spark.sources.cluster.absence import agreed_absence
+from tandemq.spark.sources.cluster.entries import PulledEntries, entries_request
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.plan import QueueRange
 from tandemq.spark.sources.cluster.resolve import Members, ordered, pull_request
@@ -74,6 +74,8 @@ class PullSettings:
     signer: Signer = ENVIRONMENT
     group: str = TOOLS_GROUP
     """Consumer group that pulls name; they have no effect on it."""
+    takes_entries: bool = False
+    """Whether entries of queues suffice for messages that no filter has to look at."""
 
     @property
     def is_filtered(self) -> bool:
@@ -104,6 +106,8 @@ class _RangeState:
     failures: dict[str, TandemError] = field(default_factory=dict)
     replicas: set[str] = field(default_factory=set)
     """Addresses that answer only replica reads, because they serve no consumers."""
+    without_entries: set[str] = field(default_factory=set)
+    """Addresses that return no entries; they are pulled from."""
 
     @property
     def name(self) -> str:
@@ -118,18 +122,15 @@ class _RangeState:
         self.failures.clear()
 
 
-class _Records(NamedTuple):
-    """Complete records of one response, and their number."""
-
-    data: bytes
-    number: int
+Pulled = PulledRecords | PulledEntries
 
 
 def read_ranges(
     client: ClusterClient, how: PullSettings, ranges: Sequence[QueueRange], members: Mapping[str, Members]
-) -> Iterator[PulledRecords]:
-    """Yield all records of some ranges, range by range. The order is the same at every call, because rows get unique
-    keys by their number (`spark.sources.cluster.sink`).
+) -> Iterator[Pulled]:
+    """Yield all records of some ranges, or their entries where these suffice, range by range.
+
+    The order is the same at every call, because rows get unique keys by their number (`spark.sources.cluster.sink`).
 
     Raises:
         OffsetGone: messages are gone, and loss is not accepted.
@@ -150,16 +151,16 @@ class _ConcurrentPulls:
         self._client = client
         self._how = how
         self._states = states
-        self._in_flight: dict[Future[_Records | None], int] = {}
+        self._in_flight: dict[Future[Pulled | None], int] = {}
         self._first_unstarted = 0
         self._idle: set[int] = set()
         """Ranges that have been started and wait for their next pull."""
         self._finished: set[int] = set()
-        self._held: dict[int, deque[PulledRecords]] = defaultdict(deque)
+        self._held: dict[int, deque[Pulled]] = defaultdict(deque)
         """Records that arrived before the turn of their range."""
         self._held_bytes = 0
 
-    def records(self) -> Iterator[PulledRecords]:
+    def records(self) -> Iterator[Pulled]:
         for current in range(len(self._states)):
             while True:
                 self._start_pulls(current)
@@ -186,18 +187,18 @@ class _ConcurrentPulls:
         for future in done:
             index = self._in_flight.pop(future)
             found, state = future.result(), self._states[index]
-            if found is not None and found.number:
-                self._held[index].append(PulledRecords(state.range, found.data, found.number))
+            if found is not None and found.count:
+                self._held[index].append(found)
                 self._held_bytes += len(found.data)
             is_finished = found is None or state.position >= state.range.end
             (self._finished if is_finished else self._idle).add(index)
 
 
-def _next_of(how: PullSettings, reading: _RangeState) -> Operation[_Records | None]:
+def _next_of(how: PullSettings, reading: _RangeState) -> Operation[Pulled | None]:
     return lambda routes: next_records(routes, how, reading)
 
 
-def next_records(routes: Routes, how: PullSettings, reading: _RangeState) -> Steps[_Records | None]:
+def next_records(routes: Routes, how: PullSettings, reading: _RangeState) -> Steps[Pulled | None]:
     """Pull the next records of a range; None at its end."""
     until_ms = (yield from current_time()).mono_ms + how.timeout_ms
     while reading.position < reading.range.end:
@@ -250,7 +251,7 @@ def _describe_responses(reading: _RangeState) -> list[str]:
     )
 
 
-def _ask_member(how: PullSettings, reading: _RangeState, address: str) -> Steps[_Records | None]:
+def _ask_member(how: PullSettings, reading: _RangeState, address: str) -> Steps[Pulled | None]:
     """Pull from one member; None if it returned no records. Advances the position past filtered messages."""
     queue, position = reading.range.queue, reading.position
     # Without a filter every offset is a message: request no more than the range has.
@@ -258,6 +259,10 @@ def _ask_member(how: PullSettings, reading: _RangeState, address: str) -> Steps[
     code = RequestCode.TANDEM_REPLICA_PULL if address in reading.replicas else RequestCode.PULL_MESSAGE
     command = pull_request(queue, position, count, how.expression, how.expression_type, how.group, code=code, bulk=True)
     try:
+        if how.takes_entries and not how.is_filtered and address not in reading.without_entries:
+            entries = yield from _ask_entries(how, reading, address)
+            if entries is not None:
+                return entries
         answer: Command = yield Invoke(address, command, min(how.timeout_ms, PULL_TIMEOUT_MS))
     except NetworkError as error:
         reading.failures[address] = error
@@ -274,7 +279,7 @@ def _ask_member(how: PullSettings, reading: _RangeState, address: str) -> Steps[
         reading.deleted_before[address] = following
     elif following > position and answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
         _skip(how, reading, following)
-        return _Records(b"", 0)
+        return PulledRecords(reading.range, b"", 0)
     elif answer.code in (
         ResponseCode.PULL_OFFSET_MOVED,
         ResponseCode.PULL_NOT_FOUND,
@@ -286,6 +291,19 @@ def _ask_member(how: PullSettings, reading: _RangeState, address: str) -> Steps[
     return None
 
 
+def _ask_entries(how: PullSettings, reading: _RangeState, address: str) -> Steps[PulledEntries | None]:
+    """Ask one member for entries; None if it does not return sound ones: its response to a pull says why."""
+    queue, position = reading.range.queue, reading.position
+    command = entries_request(queue, position, reading.range.end - position)
+    answer: Command = yield Invoke(address, command, min(how.timeout_ms, PULL_TIMEOUT_MS))
+    found = PulledEntries(reading.range, answer.body, position)
+    if answer.code == ResponseCode.SUCCESS and found.are_sound() and position + found.count <= reading.range.end:
+        reading.position = position + found.count
+        return found
+    reading.without_entries.add(address)
+    return None
+
+
 def _is_deleted(answer: Command, position: int) -> bool:
     """Return whether a member has deleted the message at a position. RocketMQ 5 slaves answer with other codes than
     masters."""
@@ -294,7 +312,7 @@ def _is_deleted(answer: Command, position: int) -> bool:
     return answer.code == ResponseCode.PULL_OFFSET_MOVED
 
 
-def _take(how: PullSettings, reading: _RangeState, answer: Command) -> _Records:
+def _take(how: PullSettings, reading: _RangeState, answer: Command) -> PulledRecords:
     """Cut the records of a response at the end of the range, filter them by tag, and check that no offset is
     missing."""
     data, following = answer.body, number(answer, "nextBeginOffset")
@@ -325,7 +343,7 @@ def _take(how: PullSettings, reading: _RangeState, answer: Command) -> _Records:
     reading.position = reading.range.end if reached else min(following, reading.range.end)
     if not reached and not how.is_filtered and expected < reading.position:
         _lost(how, reading, expected, reading.position, "are missing behind others")
-    return _Records(data[:stop] if how.tags is None else b"".join(kept), count)
+    return PulledRecords(reading.range, data[:stop] if how.tags is None else b"".join(kept), count)
 
 
 def _tag_of(data: bytes, at: int, size: int) -> str:
