@@ -62,7 +62,7 @@ class FarCluster:
         self.is_registered = True
         self.is_up = True
         self.topics_at_once = 1 << 30
-        """Topics that one response has the ends of."""
+        """Topics that one response has the bounds of."""
         self.rounds = 0
         self.requests: dict[Code, int] = {}
         self.most_at_once = 0
@@ -157,17 +157,18 @@ class FarCluster:
             return _json({"brokerAddrTable": {"a": group} if self.is_registered else {}, "clusterAddrTable": {}})
         if code is Code.TANDEM_ROUTES_VERSION and self.is_ours:
             return Command(Answered.SUCCESS, fields={"version": str(self.version)})
-        if code is Code.TANDEM_ROUTES_VERSION or (code is Code.TANDEM_QUEUE_ENDS and not self.is_ours):
+        if code is Code.TANDEM_ROUTES_VERSION or (code is Code.TANDEM_QUEUE_BOUNDS and not self.is_ours):
             return Command(Answered.REQUEST_CODE_NOT_SUPPORTED)
         if not self.is_up:
             return NotConnected(f"{asked.address} is down")
-        if code is Code.TANDEM_QUEUE_ENDS:
-            return self._ends(json.loads(command.body)["topics"])
+        if code is Code.TANDEM_QUEUE_BOUNDS:
+            return self._bounds(json.loads(command.body)["topics"])
         return self._answer_of_broker(code, command.fields)
 
-    def _ends(self, topics: list[str]) -> Command:
+    def _bounds(self, topics: list[str]) -> Command:
         some = topics[: self.topics_at_once]
-        return _json({"ends": [[self._count(topic, at) for at in range(self.queues[topic])] for topic in some]})
+        ends = [[self._count(topic, at) for at in range(self.queues[topic])] for topic in some]
+        return _json({"starts": [[0] * len(of_topic) for of_topic in ends], "ends": ends})
 
     def _answer_of_broker(self, code: Code, fields: Mapping[str, str]) -> Answer:
         if code is Code.GET_BROKER_EPOCH_CACHE:

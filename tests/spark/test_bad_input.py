@@ -23,12 +23,14 @@ from tandemq.run.children import ChildCluster
 from tandemq.run.local_tls import ClusterCertificates
 from tandemq.spark.runtime.client_pool import close_clients
 from tandemq.spark.sources.cluster import reader
+from tandemq.spark.sources.cluster.epochs import Epochs
 from tandemq.spark.sources.cluster.identity import Identity, OtherTopic, Witness, find_others
+from tandemq.spark.sources.cluster.limits import QueueEnd
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.offsets import Position
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.plan import QueueRange
 from tandemq.spark.sources.cluster.reader import PullSettings
-from tandemq.spark.sources.cluster.resolve import Epochs, QueueEnd, QueueLayout
 from tests.blackbox.certificates import Authority
 from tests.spark.logs import HOST_V4
 from tests.spark.messages import delete_topic, make_topic, numbered, send

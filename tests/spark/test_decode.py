@@ -13,9 +13,9 @@ from tandemq.model.message import MessageQueue, SysFlag
 from tandemq.spark.jobs import replay
 from tandemq.spark.sources import records
 from tandemq.spark.sources.cluster.decode import BATCH_BYTES, Decoder, merge
+from tandemq.spark.sources.cluster.epochs import Epochs
 from tandemq.spark.sources.cluster.plan import QueueRange
 from tandemq.spark.sources.cluster.reader import PulledRecords
-from tandemq.spark.sources.cluster.resolve import Epochs
 from tandemq.spark.sources.records import MILLISECONDS_MAX
 from tandemq.spark.sources.schema import SYSTEM_PROPERTIES, message_schema
 

@@ -13,9 +13,11 @@ from tandemq.errors import NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
+from tandemq.spark.sources.cluster.epochs import Epochs, find_epochs, find_rewritten
+from tandemq.spark.sources.cluster.limits import QueueEnd
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.offsets import Position
 from tandemq.spark.sources.cluster.options import ReadFrom
-from tandemq.spark.sources.cluster.resolve import Epochs, QueueEnd, QueueLayout, find_epochs, find_rewritten
 from tandemq.spark.sources.cluster.stream_reader import _checked_epochs
 from tests.spark.logs import HOST_V4
 

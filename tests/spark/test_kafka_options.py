@@ -20,8 +20,9 @@ from tandemq.run.local import LocalCluster
 from tandemq.spark.runtime.client_pool import close_clients, cluster_client
 from tandemq.spark.sources.cluster.batch_reader import BatchReader
 from tandemq.spark.sources.cluster.kafka_options import REFUSED
+from tandemq.spark.sources.cluster.limits import find_ends, find_starts
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.options import SINK, SOURCE, ReadFrom, StoreTimes, sink_options, source_options
-from tandemq.spark.sources.cluster.resolve import QueueLayout, find_ends, find_starts
 from tandemq.spark.sources.cluster.row_messages import make_message
 from tandemq.spark.sources.cluster.sink import BatchWriter, check_reachable, check_sink_schema
 from tandemq.spark.sources.cluster.stream_reader import StreamReader

@@ -13,8 +13,9 @@ from tandemq.errors import NotConnected
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
+from tandemq.spark.sources.cluster.lookups import find_offset_at
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.options import ReadFrom
-from tandemq.spark.sources.cluster.resolve import QueueLayout, find_offset_at
 from tests.spark.logs import HOST_V4
 
 QUEUE = MessageQueue("T", "a", 0)

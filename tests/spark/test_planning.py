@@ -7,7 +7,8 @@ from tandemq.errors import NetworkError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.spark.sources.cluster.backlog import AGES_MAX, LAG
 from tandemq.spark.sources.cluster.layout import KEPT_MS, KEPT_QUEUES_MIN
-from tandemq.spark.sources.cluster.resolve import MESSAGES_AT_ONCE, TOPICS_PER_REQUEST
+from tandemq.spark.sources.cluster.limits import TOPICS_PER_REQUEST
+from tandemq.spark.sources.cluster.lookups import MESSAGES_AT_ONCE
 from tests.spark.far import FarCluster
 from tests.spec import spec
 
@@ -30,9 +31,9 @@ def test_ten_thousand_topics_with_a_hundred_thousand_queues_plan_in_few_round_tr
     reader = far.stream(startingOffsets=starting, maxOffsetsPerTrigger=1_000_000)
     start = reader.initialOffset()
     # The names of the topics, the epochs of the broker group, and either the first offset or the end of each queue;
-    # for the ends an attempt to get them together.
-    assert sum(far.requests.values()) == 1 + topics + 1 + topics * queues + (starting == "latest")
-    assert far.rounds <= 3 + rounds_of(topics) + rounds_of(topics * queues)
+    # an attempt to get these together.
+    assert sum(far.requests.values()) == 1 + topics + 1 + topics * queues + 1
+    assert far.rounds <= 4 + rounds_of(topics) + rounds_of(topics * queues)
     assert far.rounds * FAR_MS <= SLOWEST_MS / 10
     assert far.most_at_once <= REQUESTS_AT_ONCE
     assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
@@ -48,7 +49,7 @@ def test_ten_thousand_topics_with_a_hundred_thousand_queues_plan_in_few_round_tr
         Code.GET_MAX_OFFSET: topics * queues,
         Code.GET_BROKER_EPOCH_CACHE: 1,
         Code.TANDEM_ROUTES_VERSION: 1,
-        Code.TANDEM_QUEUE_ENDS: 1,
+        Code.TANDEM_QUEUE_BOUNDS: 1,
     } | ({Code.PULL_MESSAGE: witnesses} if witnesses else {})
     rounds = far.rounds - before
     assert rounds <= 4 + rounds_of(topics) + rounds_of(topics * queues) + rounds_of(witnesses, MESSAGES_AT_ONCE)
@@ -64,6 +65,8 @@ def test_idle_poll_of_our_cluster_asks_for_what_has_changed(
     names = [f"T{number:05}" for number in range(topics)]
     far = FarCluster(dict.fromkeys(names, queues), messages=3, is_ours=True, monkeypatch=monkeypatch)
     far.topics_at_once = topics_at_once
+    far.stream(startingOffsets="earliest").initialOffset()
+    assert Code.GET_MIN_OFFSET not in far.requests
     reader = far.stream(startingOffsets="latest")
     limit = reader.getDefaultReadLimit()
     start = reader.latestOffset(reader.initialOffset(), limit)
@@ -79,7 +82,7 @@ def test_idle_poll_of_our_cluster_asks_for_what_has_changed(
         )
     assert far.requests == {
         Code.TANDEM_ROUTES_VERSION: 1,
-        Code.TANDEM_QUEUE_ENDS: parts,
+        Code.TANDEM_QUEUE_BOUNDS: parts,
         Code.GET_BROKER_EPOCH_CACHE: 1,
     }
 

@@ -14,6 +14,9 @@ from tandemq.model.message import MessageQueue
 from tandemq.run.local import LocalCluster
 from tandemq.spark.runtime.client_pool import close_clients, cluster_client
 from tandemq.spark.sources.cluster.backlog import BROKERS, LAG, broker_backlog, find_backlog
+from tandemq.spark.sources.cluster.epochs import Epochs
+from tandemq.spark.sources.cluster.limits import QueueEnd
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.progress import (
     BrokerProgress,
@@ -24,7 +27,6 @@ from tandemq.spark.sources.cluster.progress import (
     query_report,
     with_volume,
 )
-from tandemq.spark.sources.cluster.resolve import Epochs, QueueEnd, QueueLayout
 from tests.blackbox.programs import wait_until
 from tests.spark.messages import make_topic, numbered, send
 from tests.spec import spec

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import (
 )
 
 from tandemq.model.message import MessageQueue
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.pushdown import PushedFilters
 from tandemq.spark.sources.cluster.reader import PullSettings
-from tandemq.spark.sources.cluster.resolve import QueueLayout
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 NOON_MS = 1_704_110_400_000

@@ -18,8 +18,8 @@ from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, MessageQueue
 from tandemq.run.local import LocalCluster
+from tandemq.spark.sources.cluster.lookups import WALK_MESSAGES
 from tandemq.spark.sources.cluster.options import TIMEOUT_MS
-from tandemq.spark.sources.cluster.resolve import WALK_MESSAGES
 from tests.blackbox.programs import wait_until
 from tests.spark.messages import make_topic, numbered, send
 from tests.spec import spec

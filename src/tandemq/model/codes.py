@@ -268,11 +268,12 @@ class RequestCode(IntEnum):
     """broker: sets limits of users, topics and groups; one without values is deleted."""
     TANDEM_PROXIED_CONSUMERS = 7_332
     """broker: a proxy reports gRPC clients that joined a group or left it, for operators (docs/reference/grpc.md)."""
-    TANDEM_QUEUE_ENDS = 7_333
-    """broker: the ends of the queues of many topics, as GET_MAX_OFFSET returns them one by one: body
-    `{"topics": […]}`, answered by `{"ends": [[…], null, …]}`, the ends of a topic's queues from 0 on, null for a topic
-    that it lacks, that is static, or that has more than 2,000 queues. A request is answered for its first topics, up to
-    2,000 queues in all: ask again for the others."""
+    TANDEM_QUEUE_BOUNDS = 7_333
+    """broker: first offsets and ends of the queues of many topics, as GET_MIN_OFFSET and GET_MAX_OFFSET return them one
+    by one: body `{"topics": […]}`, answered by `{"starts": [[…], null, …], "ends": [[…], null, …]}`, those of a topic's
+    queues from 0 on, null for a topic that it lacks, that is static, or that has more than 2,000 queues. A member that
+    serves no consumers returns `"ends": null`. A request is answered for its first topics, up to 2,000 queues in all:
+    ask again for the others."""
     TANDEM_ROUTES_VERSION = 7_334
     """name server: the `version` of the routes, another one after each change."""
     TANDEM_QUEUE_ENTRIES = 7_335

@@ -106,8 +106,8 @@ class QueueFields(msgspec.Struct, rename="camel"):
     queue_id: Int32
 
 
-class QueueEndsBody(msgspec.Struct):
-    """TANDEM_QUEUE_ENDS (7333)."""
+class QueueBoundsBody(msgspec.Struct):
+    """TANDEM_QUEUE_BOUNDS (7333)."""
 
     topics: list[str]
 

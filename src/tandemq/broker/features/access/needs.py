@@ -240,7 +240,7 @@ NEEDS: dict[int, NeedsOf | _Cluster | None] = {
     Code.SEARCH_OFFSET_BY_TIMESTAMP: _topic_field(actions("Sub", "Get", "Pub")),
     Code.GET_MAX_OFFSET: _topic_field(actions("Sub", "Get", "Pub")),
     Code.GET_MIN_OFFSET: _topic_field(actions("Sub", "Get", "Pub")),
-    Code.TANDEM_QUEUE_ENDS: _listed_topics,
+    Code.TANDEM_QUEUE_BOUNDS: _listed_topics,
     Code.TANDEM_QUEUE_ENTRIES: _topic_field(SUB_OR_GET),
     Code.GET_EARLIEST_MSG_STORETIME: _topic_field(actions("Sub", "Get", "Pub")),
     Code.UPDATE_AND_CREATE_TOPIC: _topic_field(CREATE),

@@ -26,7 +26,7 @@ from tandemq.codec.remoting.requests import (
     CommitOffsetFields,
     GroupFields,
     QueryOffsetFields,
-    QueueEndsBody,
+    QueueBoundsBody,
     QueueFields,
     SearchOffsetFields,
     UnregisterClientFields,
@@ -43,10 +43,10 @@ from tandemq.model.topic import group_name_error
 from tandemq.storage.consume_queue import ConsumeQueue
 
 LOCKS_EXPIRE_MS = 10_000
-ENDS_MAX = 2_000
-"""Queues whose ends one response has."""
-ENDS_BODY_BYTES_MAX = 64 << 10
-"""Size of a request for ends."""
+BOUNDS_MAX = 2_000
+"""Queues whose bounds one response has."""
+BOUNDS_BODY_BYTES_MAX = 64 << 10
+"""Size of a request for bounds."""
 OWN_LANGUAGE = "PYTHON"
 """Language in the heartbeats of TandemQ's client."""
 
@@ -102,7 +102,7 @@ class ConsumerManageProcessor(Feature):
             Code.UPDATE_CONSUMER_OFFSET: Request(self._on_commit_offset, Right.COMMIT, is_copied=True),
             Code.GET_MAX_OFFSET: Request(self._on_max_offset, Right.READ),
             Code.GET_MIN_OFFSET: Request(self._on_min_offset, Right.READ),
-            Code.TANDEM_QUEUE_ENDS: Request(self._on_queue_ends, Right.READ),
+            Code.TANDEM_QUEUE_BOUNDS: Request(self._on_queue_bounds),
             Code.SEARCH_OFFSET_BY_TIMESTAMP: Request(self._on_search_offset, Right.READ, only_reads=True),
             Code.GET_EARLIEST_MSG_STORETIME: Request(self._on_earliest, Right.READ, only_reads=True),
             Code.LOCK_BATCH_MQ: Request(self._on_lock, Right.READ),
@@ -227,24 +227,34 @@ class ConsumerManageProcessor(Feature):
             ResponseCode.SUCCESS, fields={"offset": str(self._pulls.visible_end(queue) if queue else 0)}
         )
 
-    def _on_queue_ends(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        """Return the ends of all queues of topics, as many as one turn may look at."""
-        if len(command.body) > ENDS_BODY_BYTES_MAX:
-            raise ProtocolError(f"a request for ends has {len(command.body)} bytes, at most {ENDS_BODY_BYTES_MAX}")
+    def _on_queue_bounds(self, _link: Link, command: Command, _now: Now) -> Command | None:
+        """Return the bounds of all queues of topics, as many as one turn may look at; only starts on a member that
+        serves no consumers."""
+        if len(command.body) > BOUNDS_BODY_BYTES_MAX:
+            raise ProtocolError(f"a request for bounds has {len(command.body)} bytes, at most {BOUNDS_BODY_BYTES_MAX}")
+        is_read = self._turn.serving.refusal(Right.READ) is None
         static = self._topics.mappings.table
+        starts: list[list[int] | None] = []
         ends: list[list[int] | None] = []
         count = 0
-        for topic in decode_body(command.body, QueueEndsBody, "topics").topics:
+        for topic in decode_body(command.body, QueueBoundsBody, "topics").topics:
             known = self._topics.get(topic)
             queues = 0 if known is None else max(known.config.read_queue_nums, known.config.write_queue_nums)
-            if queues > ENDS_MAX:
+            if queues > BOUNDS_MAX:
                 queues = 0
             count += queues
-            if count > ENDS_MAX:
+            if count > BOUNDS_MAX:
                 break
             is_here = queues > 0 and topic not in static
-            ends.append([self._end(topic, queue_id) for queue_id in range(queues)] if is_here else None)
-        return command.answer(ResponseCode.SUCCESS, body=json.dumps({"ends": ends}).encode())
+            starts.append([self._start(topic, queue_id) for queue_id in range(queues)] if is_here else None)
+            if is_read:
+                ends.append([self._end(topic, queue_id) for queue_id in range(queues)] if is_here else None)
+        body = {"starts": starts, "ends": ends if is_read else None}
+        return command.answer(ResponseCode.SUCCESS, body=json.dumps(body).encode())
+
+    def _start(self, topic: str, queue_id: int) -> int:
+        queue = self._queue(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
 
     def _end(self, topic: str, queue_id: int) -> int:
         queue = self._queue(topic, queue_id)

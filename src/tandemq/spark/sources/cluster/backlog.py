@@ -10,8 +10,11 @@ from typing import Any
 
 from tandemq.client.core.operations import Steps, current_time
 from tandemq.model.message import MessageQueue
+from tandemq.spark.sources.cluster.epochs import Epochs
+from tandemq.spark.sources.cluster.limits import QueueEnd
+from tandemq.spark.sources.cluster.lookups import find_firsts
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.options import ReadFrom
-from tandemq.spark.sources.cluster.resolve import Epochs, QueueEnd, QueueLayout, find_firsts
 
 LAG = "/lag"
 """Key of the lag by topic in the reported latest offset. No topic can have this name."""

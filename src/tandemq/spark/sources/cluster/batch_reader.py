@@ -15,13 +15,15 @@ from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.spark.runtime.versions import Filter
 from tandemq.spark.runtime.worker_errors import shows_one_line
 from tandemq.spark.sources.cluster import resolve
+from tandemq.spark.sources.cluster.epochs import find_epochs
 from tandemq.spark.sources.cluster.layout import find_layout
+from tandemq.spark.sources.cluster.limits import QueueLimits, find_limits
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.offsets import Position
 from tandemq.spark.sources.cluster.options import SourceOptions, StoreTime, StoreTimes
 from tandemq.spark.sources.cluster.plan import make_ranges
 from tandemq.spark.sources.cluster.pushdown import OffsetBounds, PushedFilters
 from tandemq.spark.sources.cluster.query import SourceQuery, queue_name
-from tandemq.spark.sources.cluster.resolve import QueueLayout, QueueLimits
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +45,11 @@ class BatchReader(DataSourceReader):
         resolve.check_named(layout, options.ending, "endingOffsets")
         layout = filters.layout(layout)
         read_from = options.read_from
-        epochs = query.run(lambda _routes: resolve.find_epochs(layout, read_from))
+        epochs = query.run(lambda _routes: find_epochs(layout, read_from))
         query.check_bound(options.starting, "startingOffsets", layout, epochs)
         query.check_bound(options.ending, "endingOffsets", layout, epochs)
         given = options.starting, options.ending
-        limits = query.run(lambda _routes: resolve.find_limits(layout, read_from, given))
+        limits = query.run(lambda _routes: find_limits(layout, read_from, given))
         bounds = self._resolve_bounds(layout, limits)
         if filters.is_by_time:
             bounds = query.run(lambda routes: filters.by_time(routes, layout, *bounds, read_from))

@@ -21,8 +21,8 @@ from tandemq.codec.record.record import Record, decode_message, parse_record, pr
 from tandemq.errors import ProtocolError
 from tandemq.model.message import StoredMessage, SysFlag, decode_properties
 from tandemq.spark.sources.cluster.entries import PulledEntries, epochs_at, suffice
+from tandemq.spark.sources.cluster.epochs import Epochs
 from tandemq.spark.sources.cluster.reader import Pulled, PulledRecords
-from tandemq.spark.sources.cluster.resolve import Epochs
 from tandemq.spark.sources.records import (
     TIMESTAMP,
     BatchTooLarge,

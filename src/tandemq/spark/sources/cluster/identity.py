@@ -20,9 +20,12 @@ from typing import Any
 from tandemq.client.core.operations import Steps
 from tandemq.errors import ConfigError
 from tandemq.model.message import MessageQueue
+from tandemq.spark.sources.cluster.epochs import Epochs
+from tandemq.spark.sources.cluster.limits import QueueEnd
+from tandemq.spark.sources.cluster.lookups import FirstMessage, find_firsts
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.offsets import Position
 from tandemq.spark.sources.cluster.options import ReadFrom
-from tandemq.spark.sources.cluster.resolve import Epochs, FirstMessage, QueueEnd, QueueLayout, find_firsts
 
 CLUSTERS, WITNESSES = "/clusters", "/witnesses"
 TopicPart = tuple[str, str]
@@ -115,7 +118,7 @@ def find_others(
     """Return the topics that are not the ones that were read, and those of which a queue has become shorter while no
     message shows that they are.
 
-    A log that was truncated and rewritten in a later epoch is another matter (`resolve.find_rewritten`), unless all
+    A log that was truncated and rewritten in a later epoch is another matter (`find_rewritten`), unless all
     queues of a topic were gone.
 
     Args:

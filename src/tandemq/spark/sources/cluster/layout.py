@@ -24,8 +24,8 @@ from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SYSTEM_TOPICS
 from tandemq.spark.sources.cluster.absence import agreed_absence, check_registered, unknown_topic
+from tandemq.spark.sources.cluster.members import BEYOND, Members, QueueLayout, pull_request
 from tandemq.spark.sources.cluster.options import SourceOptions
-from tandemq.spark.sources.cluster.resolve import BEYOND, Members, QueueLayout, pull_request
 
 GO_ON = "failOnDataLoss=false goes on without it"
 KEPT_MS, KEPT_QUEUES_MIN = 10_000, 1_000

@@ -23,9 +23,10 @@ from tandemq.spark.runtime.versions import (
     LessThan,
     LessThanOrEqual,
 )
+from tandemq.spark.sources.cluster.lookups import MESSAGES_AT_ONCE, find_offset_at
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.reader import PullSettings
-from tandemq.spark.sources.cluster.resolve import MESSAGES_AT_ONCE, QueueLayout, find_offset_at
 from tandemq.spark.sources.schema import KAFKA_SOURCES
 
 Offsets = Mapping[MessageQueue, int]

@@ -14,13 +14,13 @@ from tandemq.errors import OffsetGone
 from tandemq.model.message import MessageQueue
 from tandemq.spark.runtime.client_pool import CONNECT_MS, Operation, T, cluster_client
 from tandemq.spark.runtime.worker import freeze_modules
-from tandemq.spark.sources.cluster import resolve
 from tandemq.spark.sources.cluster.decode import Decoder, merge
+from tandemq.spark.sources.cluster.epochs import Epochs, find_rewritten
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.offsets import Position
 from tandemq.spark.sources.cluster.options import Bound, SourceOptions
 from tandemq.spark.sources.cluster.plan import QueueRange, make_tasks
 from tandemq.spark.sources.cluster.reader import PullSettings, read_ranges
-from tandemq.spark.sources.cluster.resolve import Epochs, QueueLayout
 from tandemq.spark.sources.schema import check_columns, message_schema
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class SourceQuery:
         existing = Position(
             {queue: offset for queue, offset in position.offsets.items() if queue in queues}, position.epochs
         )
-        for queue in self.run(lambda _routes: resolve.find_rewritten(layout, existing, epochs, read_from)):
+        for queue in self.run(lambda _routes: find_rewritten(layout, existing, epochs, read_from)):
             self.report_loss(
                 f"{queue_name(queue)}: messages before offset {position.offsets[queue]} were read in epoch "
                 f"{position.epoch(queue.broker_name)} and have been rewritten since "

@@ -32,9 +32,9 @@ from tandemq.model.command import Command
 from tandemq.spark.runtime.client_pool import ClusterClient, Operation
 from tandemq.spark.sources.cluster.absence import agreed_absence
 from tandemq.spark.sources.cluster.entries import PulledEntries, entries_request
+from tandemq.spark.sources.cluster.members import Members, ordered, pull_request
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.plan import QueueRange
-from tandemq.spark.sources.cluster.resolve import Members, ordered, pull_request
 
 log = logging.getLogger(__name__)
 PULL_TIMEOUT_MS = 5_000

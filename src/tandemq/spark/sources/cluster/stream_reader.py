@@ -28,13 +28,15 @@ from tandemq.spark.runtime.versions import (
 from tandemq.spark.runtime.worker_errors import shows_one_line
 from tandemq.spark.sources.cluster import resolve
 from tandemq.spark.sources.cluster.backlog import BROKERS, LAG, broker_backlog, find_backlog
+from tandemq.spark.sources.cluster.epochs import Epochs, find_epochs
 from tandemq.spark.sources.cluster.identity import Identity, TopicPart, find_others, find_witnesses, part_of
 from tandemq.spark.sources.cluster.layout import KeptLayout, MissingQueues, find_layout, poll_layout
+from tandemq.spark.sources.cluster.limits import QueueEnd, find_ends, find_limits, find_starts
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.offsets import Position, read_gone, read_position, write_gone
 from tandemq.spark.sources.cluster.options import SourceOptions
 from tandemq.spark.sources.cluster.plan import limit_rows, make_ranges
 from tandemq.spark.sources.cluster.query import SourceQuery, queue_name
-from tandemq.spark.sources.cluster.resolve import Epochs, QueueEnd, QueueLayout
 
 log = logging.getLogger(__name__)
 IDENTITY_S = 60
@@ -84,8 +86,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         layout = found.layout
         for why in set(missing.away.values()):
             log.warning("%s: the query goes on without it", why)
-        ends = query.run(lambda _routes: resolve.find_ends(layout, options.read_from))
-        epochs = query.run(lambda _routes: resolve.find_epochs(layout, options.read_from))
+        ends = query.run(lambda _routes: find_ends(layout, options.read_from))
+        epochs = query.run(lambda _routes: find_epochs(layout, options.read_from))
         query.connect_ms = None
         self._present = ends.keys()
         self._found = found
@@ -102,9 +104,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         layout = query.run(lambda routes: find_layout(routes, options))
         resolve.check_named(layout, options.starting, "startingOffsets")
         starting = options.starting
-        epochs = query.run(lambda _routes: resolve.find_epochs(layout, options.read_from))
+        epochs = query.run(lambda _routes: find_epochs(layout, options.read_from))
         query.check_bound(starting, "startingOffsets", layout, epochs)
-        limits = query.run(lambda _routes: resolve.find_limits(layout, options.read_from, [starting]))
+        limits = query.run(lambda _routes: find_limits(layout, options.read_from, [starting]))
         offsets = query.run(
             lambda routes: resolve.find_position(routes, layout, limits, starting, options, is_start=True)
         )
@@ -280,7 +282,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not queues:
             return {}
         layout, read_from = QueueLayout(queues, now.layout.members), self._reader.options.read_from
-        return self._reader.run(lambda _routes: resolve.find_starts(layout, read_from))
+        return self._reader.run(lambda _routes: find_starts(layout, read_from))
 
     def _end_of(self, queue: MessageQueue, start: int, end: QueueEnd) -> int:
         """Return the offset up to which to read a queue that has been read up to `start`."""

@@ -11,6 +11,7 @@ from tandemq.broker.features.groups.consumer_manage import ConsumerManageProcess
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
+from tests.serving import let
 from tests.spec import spec
 from tests.unit.broker.harness import Harness
 
@@ -212,9 +213,10 @@ def test_locks_that_are_not_renewed_are_removed(tmp_path: Path) -> None:
 
 
 def ends_of(broker: Harness, *topics: str) -> list[list[int] | None]:
-    answer = broker.ask(RequestCode.TANDEM_QUEUE_ENDS, body=dumps({"topics": list(topics)}))
+    answer = broker.ask(RequestCode.TANDEM_QUEUE_BOUNDS, body=dumps({"topics": list(topics)}))
     assert answer.code == OK, answer.remark
     found: list[list[int] | None] = loads(answer.body)["ends"]
+    assert [None if of_topic is None else [0] * len(of_topic) for of_topic in found] == loads(answer.body)["starts"]
     return found
 
 
@@ -235,6 +237,21 @@ def test_ends_of_topics_are_those_of_their_queues_one_by_one(tmp_path: Path) -> 
     assert ends_of(broker) == []
 
 
+def test_starts_are_those_of_queues_whose_first_messages_are_deleted_also_on_a_slave_without_consumers(
+    tmp_path: Path,
+) -> None:
+    broker = Harness(tmp_path)
+    for _ in range(5):
+        broker.send("TopicA", queue_id=1)
+    broker.node.store.queues["TopicA", 1].min_offset = 3
+    one = broker.ask(RequestCode.GET_MIN_OFFSET, {"topic": "TopicA", "queueId": 1}).fields["offset"]
+    for reason in (None, "this slave serves no consumers"):
+        let(broker.node, read=reason)
+        body = loads(broker.ask(RequestCode.TANDEM_QUEUE_BOUNDS, body=dumps({"topics": ["TopicA"]})).body)
+        assert body["starts"][0][:2] == [0, int(one)] == [0, 3]
+        assert (body["ends"] is None) is (reason is not None)
+
+
 def test_ends_are_told_for_as_many_queues_as_one_turn_may_look_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,12 +259,12 @@ def test_ends_are_told_for_as_many_queues_as_one_turn_may_look_at(
     for topic in ("TopicA", "TopicB", "TopicC"):
         broker.send(topic)
     queues = len(ends_of(broker, "TopicA")[0] or ())
-    monkeypatch.setattr(consumer_manage, "ENDS_MAX", 2 * queues)
+    monkeypatch.setattr(consumer_manage, "BOUNDS_MAX", 2 * queues)
     assert len(ends_of(broker, "TopicA", "TopicB", "TopicC")) == 2
     assert len(ends_of(broker, "TopicA", "Unknown", "TopicB", "Unknown")) == 4
-    monkeypatch.setattr(consumer_manage, "ENDS_MAX", queues - 1)
+    monkeypatch.setattr(consumer_manage, "BOUNDS_MAX", queues - 1)
     assert ends_of(broker, "TopicA") == [None], "the queues of such a topic are asked for one by one"
-    refused = broker.ask(RequestCode.TANDEM_QUEUE_ENDS, body=dumps({"topics": ["T" * 100] * 700}))
+    refused = broker.ask(RequestCode.TANDEM_QUEUE_BOUNDS, body=dumps({"topics": ["T" * 100] * 700}))
     assert refused.code == ResponseCode.SYSTEM_ERROR and "at most 65536" in (refused.remark or "")
     for body in (b"", b"[]", b'{"topics":3}', b"{}"):
-        assert broker.ask(RequestCode.TANDEM_QUEUE_ENDS, body=body).code == ResponseCode.SYSTEM_ERROR
+        assert broker.ask(RequestCode.TANDEM_QUEUE_BOUNDS, body=body).code == ResponseCode.SYSTEM_ERROR
