@@ -1,4 +1,4 @@
-"""A driver that checks the formats on PySpark 4.0 or 4.1, whichever it runs on.
+"""A driver that checks the formats on the PySpark and the Python it runs on.
 
     python -m tests.spark.on_version NAME-SERVERS STORE DIRECTORY
 
