@@ -15,9 +15,9 @@ python3.11 -m venv --clear .lock-venv
 } >requirements.lock.tmp
 mv requirements.lock.tmp requirements.lock
 {
-    echo '# What the data pipeline needs on top (the extra `spark`), pinned likewise, in agreement with requirements.lock.'
+    echo '# What the data pipeline needs on top (the extras `spark` and `iceberg`), pinned likewise, in agreement with requirements.lock.'
     echo '# pyspark is a source archive: its build uses the setuptools of requirements.lock. Made by `make lock`; do not edit.'
-    .lock-venv/bin/python -m piptools compile --quiet --extra spark --generate-hashes --allow-unsafe --strip-extras \
+    .lock-venv/bin/python -m piptools compile --quiet --extra spark --extra iceberg --generate-hashes --allow-unsafe --strip-extras \
         --constraint requirements.lock --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
         --output-file - pyproject.toml
 } >requirements-spark.lock.tmp
@@ -59,7 +59,8 @@ apart grpc-client "RocketMQ's Python gRPC client for the tests, whose generated 
 apart cpp-client "RocketMQ's C++ client with its Python binding, for clients under faults." 'rocketmq==0.4.4'
 apart release 'What `make release` checks its files with.' 'cyclonedx-python-lib[json-validation]>=11' 'twine>=6'
 apart kubernetes 'What validates the Helm chart for Kubernetes.' 'kubernetes-validate>=1.37'
-apart readers 'Readers of Delta tables, with which the tests read what the jobs write.' \
-    'duckdb>=1.5' 'duckdb-extension-delta>=1.5' 'polars>=2' 'deltalake>=1' 'pytz>=2025'
+apart readers 'Readers of Delta and Iceberg tables, with which the tests read what the jobs write.' \
+    'duckdb>=1.5' 'duckdb-extension-delta>=1.5' 'duckdb-extension-avro>=1.5' 'duckdb-extension-httpfs>=1.5' \
+    'duckdb-extension-iceberg>=1.5' 'polars>=2' 'deltalake>=1' 'pyiceberg[pyarrow]>=0.12' 'pytz>=2025'
 apart aiokafka "Kafka's Python client for \`python -m bench.beside_aiokafka\`." 'aiokafka>=0.14'
 rm -rf .lock-venv

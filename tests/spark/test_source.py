@@ -353,7 +353,7 @@ def given_by(cluster: LocalCluster) -> int:
     return int(json.loads(answer.body)["table"]["msgGetTotalTodayNow"])
 
 
-@spec("P43")
+@spec("P48")
 @pytest.mark.parametrize(
     "columns",
     [

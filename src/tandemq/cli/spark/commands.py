@@ -83,7 +83,9 @@ def archive(
     filling: FillingOptions,
     common: CommonOptions,
 ) -> None:
-    """Write the log of STORE into the Delta table LAKE, each record once.
+    """Write the log of STORE into the table LAKE, each record once.
+
+    LAKE is the directory of a Delta table, also at a URL, or the name of an Iceberg table: iceberg://CATALOGUE/NAMESPACE.TABLE.
 
     Records that LAKE contains already are not written again: the command can be interrupted and repeated. Damage is
     archived with its verdict. The broker's topics, groups, offsets and delay progress are kept beside the table, for
@@ -126,9 +128,9 @@ def archive(
 def compact(lake: Path | str, storage: tuple[str, ...], as_json: bool) -> None:
     """Merge the small files of LAKE into larger ones; readers are not disturbed."""
     with clear_errors():
-        from tandemq.spark.lake.delta import DeltaLake  # noqa: PLC0415
+        from tandemq.spark.lake.formats import open_lake  # noqa: PLC0415
 
-        table = DeltaLake(lake_location(lake, storage))
+        table = open_lake(lake_location(lake, storage))
         done = table.compact() | {"files": len(table.data_files()), "rows": table.rows()}
     show_facts(done, as_json=as_json)
 
@@ -148,9 +150,9 @@ def compact(lake: Path | str, storage: tuple[str, ...], as_json: bool) -> None:
 def vacuum(lake: Path | str, hours: int, dry_run: bool, storage: tuple[str, ...], as_json: bool) -> None:
     """Delete files in LAKE that are not part of the table: replaced by compact, or left by killed tasks."""
     with clear_errors():
-        from tandemq.spark.lake.delta import DeltaLake  # noqa: PLC0415
+        from tandemq.spark.lake.formats import open_lake  # noqa: PLC0415
 
-        names = DeltaLake(lake_location(lake, storage)).vacuum(hours, dry_run=dry_run)
+        names = open_lake(lake_location(lake, storage)).vacuum(hours, dry_run=dry_run)
     if as_json:
         show_json({"files": names, "deleted": not dry_run})
         return

@@ -27,7 +27,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.errors import ConfigError, LocalError, OffsetGone, StoreDamaged
 from tandemq.spark.jobs.saved_config import ConfigKeeper, ConfigSource
-from tandemq.spark.lake.delta import COLLECTED, VACUUM_HOURS, DataFile, DeltaLake, Lake
+from tandemq.spark.lake.delta import COLLECTED, VACUUM_HOURS, DataFile, Lake
+from tandemq.spark.lake.formats import open_lake
 from tandemq.spark.lake.streaming import (
     COMPACT_EVERY,
     LakeMaintenance,
@@ -135,7 +136,7 @@ class Archive:
         self._options = options
         self._broker_name = files.broker_name
         self._mark = position_mark(files.broker_name)
-        self._lake: Lake = DeltaLake(options.lake, create=True)
+        self._lake: Lake = open_lake(options.lake, create=True)
         if self._lake.mark(COLLECTED) is not None:
             raise ConfigError(
                 f"{options.lake} holds messages collected from a cluster; the log contains them too",

@@ -24,7 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.errors import ConfigError, LocalError
-from tandemq.spark.lake.delta import COLLECTED, VACUUM_HOURS, DataFile, DeltaLake, Lake
+from tandemq.spark.lake.delta import COLLECTED, VACUUM_HOURS, DataFile, Lake
+from tandemq.spark.lake.formats import open_lake
 from tandemq.spark.lake.streaming import (
     COMPACT_EVERY,
     LakeMaintenance,
@@ -34,7 +35,7 @@ from tandemq.spark.lake.streaming import (
     run_to_end,
     start_query,
 )
-from tandemq.spark.runtime.location import Location, Place, locate
+from tandemq.spark.runtime.location import ICEBERG, Location, Place, locate
 from tandemq.spark.sources.cluster.source import RocketMQDataSource
 from tandemq.spark.sources.log.parquet_writer import lake_schema, write_file
 from tandemq.spark.sources.log.source import FILES
@@ -93,16 +94,8 @@ class Collect:
         Raises:
             ConfigError: the table has other columns.
         """
-        lake = locate(options.lake, "the lake")
-        if options.checkpoint is None and not lake.is_local:
-            raise ConfigError(
-                f"{lake} is remote, and Spark's checkpoint, without which it cannot be continued, is not",
-                hint="name a directory that lasts: --checkpoint DIRECTORY",
-            )
         self._options = options
-        place = lake.child(f"_tandemq/{CHECKPOINT}") if options.checkpoint is None else options.checkpoint
-        self._checkpoint = checkpoint_place(place)
-        self._lake: Lake = DeltaLake(lake, create=True)
+        self._lake, self._checkpoint = _open(locate(options.lake, "the lake"), options.checkpoint)
         self._care = LakeMaintenance(self._lake, options.compact_every, options.vacuum_hours)
         self._after_commit = after_commit
         self._progress = progress
@@ -182,6 +175,20 @@ class Collect:
             hint="continue with the checkpoint that filled the lake, or collect into another directory",
         )
         raise self.done.commit_error
+
+
+def _open(lake: Location, checkpoint: Place | None) -> tuple[Lake, Location]:
+    """Return a lake, created if there is none, and the location of the checkpoint. Raises ConfigError."""
+    is_table = lake.scheme == ICEBERG  # its catalogue knows its directory
+    opened = open_lake(lake, create=True) if is_table else None
+    directory = opened.location if opened is not None else lake
+    if checkpoint is None and not directory.is_local:
+        raise ConfigError(
+            f"{lake} is remote, and Spark's checkpoint, without which it cannot be continued, is not",
+            hint="name a directory that lasts: --checkpoint DIRECTORY",
+        )
+    place = checkpoint_place(directory.child(f"_tandemq/{CHECKPOINT}") if checkpoint is None else checkpoint)
+    return opened or open_lake(lake, create=True), place
 
 
 class _FileWriter:

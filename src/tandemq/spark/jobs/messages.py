@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 
 from tandemq.errors import ConfigError, OffsetGone
-from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.formats import is_lake, open_lake
 from tandemq.spark.lake.rows import read_files
 from tandemq.spark.runtime.location import Location, Place, locate
 from tandemq.spark.sources.log.files import NAME_DIGITS, open_log
@@ -36,7 +36,7 @@ class LakeMessages:
             ConfigError: there is no lake, or no such version.
             LocalError: files of the version were deleted; or the storage refuses access or does not respond.
         """
-        self._table = DeltaLake(lake)
+        self._table = open_lake(lake)
         self._files = self._table.data_files() if version is None else self._table.data_files_of(version)
         self.location = self._table.location
         self.lost: list[Gap] = []
@@ -150,7 +150,7 @@ def open_messages(
 
 def is_log(location: Location) -> bool:
     """Return whether a directory has log files, and no lake."""
-    if location.within("_delta_log").names():
+    if is_lake(location):
         return False
     files = (*location.within("commitlog").files(), *location.files())
     return any(file.name.isdigit() and len(file.name) == NAME_DIGITS for file in files)

@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tandemq.codec.record.removal import removed_record
-from tandemq.errors import LocalError, ProtocolError, StoreDamaged, StoreLocked, TandemError
+from tandemq.errors import ConfigError, LocalError, ProtocolError, StoreDamaged, StoreLocked, TandemError
 from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.rewrite import BATCH_ROWS, DAMAGE, rewrite
 from tandemq.spark.jobs.selection import COLUMNS, Selection
@@ -52,7 +52,7 @@ from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.lake.files import LakeFile, lake_files, open_parquet
 from tandemq.spark.lake.lease import DirectoryLease
 from tandemq.spark.lake.records import encode_row
-from tandemq.spark.runtime.location import FileEntry, Location, Place, locate
+from tandemq.spark.runtime.location import ICEBERG, FileEntry, Location, Place, locate
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.gaps import log_bounds
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, BatchBuilder, DecodeOptions, LogRange, split
@@ -179,7 +179,7 @@ def remove_from_lake(
     Raises:
         ConfigError: there is no lake. Also as `rewrite`.
     """
-    table = DeltaLake(lake)
+    table = _changeable(lake)
     changed = rewrite(spark, table, _Erasure(selection), dry_run=dry_run, progress=progress)
     done = Removal("lake", table.location.url, changed.rows, changed.topics, version=changed.version)
     done.files = changed.files_rewritten + changed.files_removed
@@ -198,6 +198,16 @@ def remove_from_lake(
     done.found_after = found.rows
     done.damaged = _doubtful(spark, selection, table)
     return done
+
+
+def _changeable(lake: Place) -> DeltaLake:
+    """Open a lake whose files can be removed. Raises ConfigError."""
+    if locate(lake, "the lake").scheme == ICEBERG:
+        raise ConfigError(
+            f"{lake} is an Iceberg table; messages are removed from Delta lakes only",
+            hint="DELETE FROM it with Spark and Iceberg's library, then let its older snapshots expire there",
+        )
+    return DeltaLake(lake)
 
 
 class _Mentions:

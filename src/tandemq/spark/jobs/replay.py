@@ -37,7 +37,7 @@ from tandemq.spark.jobs.pace import Rate, paced
 from tandemq.spark.jobs.restored_config import ConfigWriter, RestoredConfig, queues_of
 from tandemq.spark.jobs.saved_config import SavedConfig, kept_config
 from tandemq.spark.jobs.tasks import LOST, Result, gaps_lost
-from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.formats import open_lake
 from tandemq.spark.lake.records import COLUMNS, blank_bytes, fill_segment
 from tandemq.spark.lake.rows import read_files
 from tandemq.spark.runtime.local_paths import local_path
@@ -409,7 +409,7 @@ def replay_to_store(
         raise ConfigError(
             f"{lake} is a log already, not a lake", hint="tandemq spark rebuild --allow-loss makes a store of it"
         )
-    table = DeltaLake(lake)
+    table = open_lake(lake)
     store = local_path(store, "the store").absolute()
     note = _ProgressFile(
         store / STORE_NOTE,

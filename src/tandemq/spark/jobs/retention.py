@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tandemq.spark.jobs.rewrite import Rewrite, rewrite
 from tandemq.spark.jobs.tasks import ProgressCallback, no_progress
-from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.formats import open_lake
 from tandemq.spark.runtime.location import Place
 
 
@@ -63,7 +63,7 @@ def expire(
     Raises:
         ConfigError: there is no lake. Also as `rewrite`.
     """
-    table = DeltaLake(lake)
+    table = open_lake(lake)
     change = _Expiry(before_ms, tuple(topics))
     files = partial(table.data_files_before, before_ms)
     return rewrite(spark, table, change, files=files, dry_run=dry_run, progress=progress)

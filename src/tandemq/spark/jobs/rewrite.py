@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from tandemq.spark.jobs.tasks import ProgressCallback, RangeJob, Result, no_progress, run_tasks
-from tandemq.spark.lake.delta import DataFile, DeltaLake
+from tandemq.spark.lake.delta import DataFile, Lake
 from tandemq.spark.lake.files import LakeFile, lake_files, open_parquet
 from tandemq.spark.runtime.location import Location
 from tandemq.spark.sources.log.parquet_writer import lake_schema, write_file
@@ -68,7 +68,7 @@ class Rewrite:
 
 def rewrite(
     spark: SparkSession,
-    table: DeltaLake,
+    table: Lake,
     change: Change,
     *,
     files: Callable[[], list[str]] | None = None,

@@ -37,8 +37,9 @@ from tandemq.spark.jobs.tasks import (
     read_range,
     run_tasks,
 )
-from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.delta import Lake
 from tandemq.spark.lake.files import LakeFile, lake_files, open_parquet
+from tandemq.spark.lake.formats import is_lake, open_lake
 from tandemq.spark.runtime.location import Location, Place, locate
 from tandemq.spark.sources.log.files import LogFiles, open_log
 from tandemq.spark.sources.log.gaps import Gap, log_bounds
@@ -97,12 +98,13 @@ def gather(
         ConfigError: the lake has no files yet. Also as `open_log`, `run_tasks` and `read_range`.
     """
     place = locate(source, "the source")
-    is_lake = bool(place.within("_delta_log").names())
+    has_groups = not is_lake(place)
     gaps: list[Gap] = []
-    if is_lake:
-        pieces = _lake_files(place)
+    if not has_groups:
+        lake = open_lake(place)
+        pieces = _lake_files(lake)
         names = hashlib.sha256("\n".join(piece.path for piece in pieces).encode()).hexdigest()
-        of_files = RangeJob(f"statistics {place} {names[:16]}", partial(count_file, place))
+        of_files = RangeJob(f"statistics {place} {names[:16]}", partial(count_file, lake.location))
         results = run_tasks(spark, pieces, of_files, state=state, progress=progress)
     else:
         files = open_log(place)
@@ -116,14 +118,14 @@ def gather(
     found = LogStatistics(damaged=sum(result["damaged"] for result in results), lost=lost)
     ends = _ends(results)
     _measure(found, results, ends, minutes=minutes)
-    found.groups = [] if is_lake else _groups(place, ends)
+    found.groups = _groups(place, ends) if has_groups else []
     return found
 
 
-def _lake_files(source: Location) -> list[LakeFile]:
-    found = lake_files(DeltaLake(source).sizes())
+def _lake_files(lake: Lake) -> list[LakeFile]:
+    found = lake_files(lake.sizes())
     if not found:
-        raise ConfigError(f"{source} holds no messages yet", hint="tandemq spark archive fills it")
+        raise ConfigError(f"{lake.location} holds no messages yet", hint="tandemq spark archive fills it")
     return found
 
 

@@ -15,19 +15,18 @@ A compaction is a commit with a mark of its own too: of two at once the second o
 lock, which excludes vacuums meanwhile, and which the operating system releases if its process dies. A remote lake
 (`runtime.location`) has the same files but no checkpoints and no lock.
 
-Tasks and jobs use the protocol `Lake` only; another table format would be another implementation of it.
+Jobs use the protocol `Lake`, of which `lake.iceberg` is another implementation; `lake.formats` opens either. Removal of
+messages needs this one.
 Source: docs/guides/pipeline.md, "The lake"; docs/guides/pipeline-lakes.md; Delta protocol, "transaction identifiers".
 """
 
-import fcntl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
-from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -35,23 +34,20 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from tandemq.errors import ConfigError, LocalError, StoreLocked
+from tandemq.spark.lake.compaction import ListedFile, files_to_merge, locked, merge_files
 from tandemq.spark.lake.files import open_parquet
 from tandemq.spark.lake.table_checks import check_features, check_names, check_table, mapped_names
-from tandemq.spark.runtime.location import FileEntry, Location, Place, locate
+from tandemq.spark.runtime.location import ICEBERG, FileEntry, Location, Place, locate
 from tandemq.spark.runtime.storage_errors import storage_error
-from tandemq.spark.sources.log.parquet_writer import lake_schema, write_file
+from tandemq.spark.sources.log.parquet_writer import lake_schema
 
 COLLECTED = "tandemq-collect"
 """Mark of a lake that is filled from queues instead of logs; its value identifies the checkpoint."""
 COMPACTED = "tandemq-compact"
 """Mark that each compaction increments."""
-LOCK = "_tandemq/compact.lock"
 SETTINGS = {"delta.dataSkippingStatsColumns": "commitLogOffset,storeTimestamp"}
 """Properties of a new table: no keys of messages in the statistics of compactions."""
 VACUUM_HOURS = 168
-COMPACT_BYTES = 256 << 20
-COMPACT_ROWS = 1 << 15
-"""Rows that a compaction reads at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +73,59 @@ class Lake(Protocol):
     """A table with atomic commits of files and marks."""
 
     location: Location
+    """Directory of its files."""
+
+    def identity(self) -> str:
+        """Return the id of the table; a table created again under the same name has another one."""
 
     def mark(self, name: str) -> int | None:
         """Return the value of a mark in the newest commit that carries it; None if none does."""
 
     def commit(self, files: Sequence[DataFile], marks: Mapping[str, int]) -> int:
-        """Add files and set marks atomically; returns the version of the table."""
+        """Add files and set marks atomically; returns the version of the table.
+
+        Raises:
+            LocalError: another writer has set one of the marks, or the table cannot be written; nothing is added.
+            ConfigError: another tool has changed the columns; nothing is added.
+        """
+
+    def replace(self, removed: Sequence[str], added: Sequence[DataFile]) -> int:
+        """Remove files (paths as from `data_files`) and add others in one commit; returns the version of the table.
+        The commit has the mark of compactions: of a rewriting and a compaction at once one is refused.
+
+        Raises:
+            StoreLocked: a file is not part of the table any more, or another process compacts or rewrites it; the added
+                files are deleted, and nothing is changed.
+            LocalError: the table cannot be written.
+        """
 
     def data_files(self) -> list[str]:
         """Return the paths or URLs of the files that make up the table."""
+
+    def data_files_of(self, version: int) -> list[str]:
+        """Return the paths of the files of an older version.
+
+        Raises:
+            ConfigError: there is no such version, or its files do not contain exactly its rows.
+            LocalError: a file of it was deleted since, or the storage refuses access or does not respond.
+        """
+
+    def data_files_within(self, start: int, end: int) -> list[str]:
+        """Return the paths or URLs of files that may contain records of log offsets `[start, end)` of any broker group,
+        including files without statistics."""
+
+    def data_files_before(self, wall_ms: int) -> list[str]:
+        """Return the paths or URLs of files that may contain records stored before a time, including files without
+        statistics."""
+
+    def name_of(self, path: str) -> str:
+        """Return the name in the lake's directory of one of `data_files`."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes in bytes of the files of `data_files`, by path or URL."""
+
+    def rows(self) -> int:
+        """Return the number of rows, from the metadata."""
 
     def compact(self) -> dict[str, Any]:
         """Merge small files; readers of the old files are not disturbed. Returns numbers of files added and removed.
@@ -97,6 +137,13 @@ class Lake(Protocol):
     def vacuum(self, hours: int = VACUUM_HOURS, *, dry_run: bool = False) -> list[str]:
         """Delete files that left the table more than `hours` ago; returns their names. Raises as `compact`."""
 
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the lock of a local lake that excludes other compactions, vacuums and rewritings.
+
+        Raises:
+            StoreLocked: another process holds it.
+        """
+
 
 def open_table(location: Location) -> DeltaTable:
     """Open a Delta table.
@@ -106,6 +153,8 @@ def open_table(location: Location) -> DeltaTable:
         ConfigError: it has partitions whose names are mapped.
         LocalError: its log cannot be read, or the storage refuses access or does not respond.
     """
+    if location.scheme == ICEBERG:
+        raise ConfigError(f"{location} is an Iceberg table; only Delta tables are changed here")
     try:
         with location.errors():
             return DeltaTable(location.url, storage_options=location.storage_options())
@@ -194,7 +243,7 @@ class DeltaLake:
         check_features(self.location, self._table)
 
     def identity(self) -> str:
-        """Return the id of the table; a table created again at the same path has another one."""
+        """As in `Lake`."""
         return str(self._table.metadata().id)
 
     def mark(self, name: str) -> int | None:
@@ -203,12 +252,7 @@ class DeltaLake:
         return self._table.transaction_version(name)
 
     def commit(self, files: Sequence[DataFile], marks: Mapping[str, int]) -> int:
-        """As in `Lake`.
-
-        Raises:
-            LocalError: another writer has set one of the marks, or the table cannot be written; nothing is added.
-            ConfigError: another tool has changed the columns; nothing is added.
-        """
+        """As in `Lake`."""
         now_ms = int(time.time() * 1000)
         return self._commit([AddAction(file.name, file.bytes, {}, now_ms, True, file.stats) for file in files], marks)
 
@@ -230,14 +274,7 @@ class DeltaLake:
         return self._table.version()
 
     def replace(self, removed: Sequence[str], added: Sequence[DataFile]) -> int:
-        """Remove files (paths as from `data_files`) and add others in one commit; returns the version of the table.
-        The commit has the mark of compactions: of a rewriting and a compaction at once one is refused.
-
-        Raises:
-            StoreLocked: a file is not part of the table any more, or another process compacts or rewrites it; the added
-                files are deleted, and nothing is changed.
-            LocalError: the table cannot be written.
-        """
+        """As in `Lake`."""
         now_ms = int(time.time() * 1000)
         names = [self.name_of(path) for path in removed]
         before = self.mark(COMPACTED) or 0
@@ -260,16 +297,11 @@ class DeltaLake:
         return [self.location.child(name) for name in self._added("path")["path"]]
 
     def name_of(self, path: str) -> str:
-        """Return the name in the lake's directory of one of `data_files`."""
+        """As in `Lake`."""
         return self.location.name_of(path)
 
     def data_files_of(self, version: int) -> list[str]:
-        """Return the paths of the files of an older version.
-
-        Raises:
-            ConfigError: there is no such version, or its files do not contain exactly its rows.
-            LocalError: a file of it was deleted since, or the storage refuses access or does not respond.
-        """
+        """As in `Lake`."""
         options = self.location.storage_options()
         try:
             table = DeltaTable(self.location.url, version=version, storage_options=options)
@@ -293,15 +325,14 @@ class DeltaLake:
         return [self.location.child(name) for name in names]
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes in bytes of the files of `data_files`, by path or URL."""
+        """As in `Lake`."""
         return {
             self.location.child(name): size
             for name, size in zip(*self._added("path", "size_bytes").values(), strict=True)
         }
 
     def data_files_within(self, start: int, end: int) -> list[str]:
-        """Return the paths or URLs of files that may contain records of log offsets `[start, end)` of any broker group,
-        including files without statistics."""
+        """As in `Lake`."""
         columns = self._added("path", "min.commitLogOffset", "max.commitLogOffset").values()
         return [
             self.location.child(path)
@@ -310,8 +341,7 @@ class DeltaLake:
         ]
 
     def data_files_before(self, wall_ms: int) -> list[str]:
-        """Return the paths or URLs of files that may contain records stored before a time, including files without
-        statistics."""
+        """As in `Lake`."""
         columns = self._added("path", "min.storeTimestamp").values()
         return [
             self.location.child(path)
@@ -320,7 +350,7 @@ class DeltaLake:
         ]
 
     def rows(self) -> int:
-        """Return the number of rows, from the statistics in the commits."""
+        """As in `Lake`."""
         return sum(count or 0 for count in self._added("num_records")["num_records"])
 
     def _added(self, *names: str) -> dict[str, list[Any]]:
@@ -355,37 +385,15 @@ class DeltaLake:
         return {"filesAdded": len(groups), "filesRemoved": sum(map(len, groups))}
 
     def _small_files(self) -> list[list[DataFile]]:
-        """Return the groups of files to merge, in the order of their log offsets; only files that fit together."""
+        """Return the groups of files to merge, in the order of their log offsets."""
         columns = self._added("path", "num_records", "size_bytes", "min.commitLogOffset")
-        found = sorted(zip(*columns.values(), strict=True), key=lambda row: (row[3] is not None, row[3], row[0]))
-        groups: list[list[DataFile]] = [[]]
-        room = COMPACT_BYTES
-        for name, rows, size, _ in found:
-            if size > COMPACT_BYTES // 2:
-                continue
-            if size > room:
-                groups.append([])
-                room = COMPACT_BYTES
-            groups[-1].append(DataFile(name, rows or 0, size, ""))
-            room -= size
-        return [group for group in groups if len(group) > 1]
+        found = files_to_merge(ListedFile(*row) for row in zip(*columns.values(), strict=True))
+        return [[DataFile(file.name, file.rows or 0, file.bytes, "") for file in group] for group in found]
 
     def _merged(self, group: Sequence[DataFile], number: int) -> dict[str, Any]:
         """Write the rows of some files to a new one, and return its row of `files_schema`."""
-        schema = lake_schema()
-
-        def batches() -> Iterator[Any]:
-            for data_file in group:
-                with open_parquet(self.location, data_file.name) as file:
-                    for batch in file.iter_batches(COMPACT_ROWS, columns=schema.names):
-                        yield batch.select(schema.names).cast(schema)
-
-        name = f"part-{number:05d}-{uuid4().hex}.parquet"
-        (row,) = write_file(self.location, name, batches(), 0, 0).to_pylist()
-        if row["rows"] != sum(data_file.rows for data_file in group) and all(data_file.rows for data_file in group):
-            self.location.delete(name)
-            raise LocalError(f"{self.location}: files have other numbers of rows than their commits say")
-        return dict(row)
+        rows = sum(file.rows for file in group) if all(file.rows for file in group) else None
+        return merge_files(self.location, [file.name for file in group], rows, number)
 
     def _replace(self, actions: list[AddAction | RemoveAction], number: int) -> int:
         """Commit a compaction or a rewriting; returns the version of the table.
@@ -454,32 +462,9 @@ class DeltaLake:
             log.delete(name)
         return len(deleted)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock of a local lake that excludes other compactions, vacuums and rewritings.
-
-        Raises:
-            StoreLocked: another process holds it.
-        """
-        if not self.location.is_local:
-            yield
-            return
-        path = self.path / LOCK
-        path.parent.mkdir(exist_ok=True)
-        with path.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StoreLocked(
-                    f"{self.path} is being compacted or vacuumed by another process; nothing was changed",
-                    hint="try later",
-                ) from error
-            except OSError as error:
-                raise LocalError(
-                    f"{path} cannot be locked: {error.strerror}",
-                    hint="the lake's file system must support locks (flock)",
-                ) from error
-            yield
+    def locked(self) -> AbstractContextManager[None]:
+        """As in `Lake`."""
+        return locked(self.location)
 
 
 def _names_in(table: DeltaTable) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.delta import Lake
 from tandemq.spark.lake.files import open_parquet
 from tandemq.spark.runtime.location import Location
 from tandemq.spark.runtime.versions import arrow_schema
@@ -21,7 +21,7 @@ BATCH_ROWS = 1 << 13
 
 
 def read_files(
-    spark: SparkSession, lake: DeltaLake, files: Sequence[str], columns: Sequence[str] | None = None
+    spark: SparkSession, lake: Lake, files: Sequence[str], columns: Sequence[str] | None = None
 ) -> DataFrame:
     """Return the rows of some of a lake's files (`data_files`).
 

@@ -1,4 +1,4 @@
-"""Checks of the form of a Delta table, before anything is read or written.
+"""Checks of the form of a table, mostly of Delta, before anything is read or written.
 
 Source: docs/guides/pipeline-lakes.md; Delta protocol, "table features".
 """
@@ -34,7 +34,7 @@ def check_table(location: Location, table: DeltaTable, wanted: Any) -> None:
             hint="write it without partitions; nothing was written",
         )
     check_features(location, table)
-    _check_schema(location, pa.schema(table.schema().to_arrow()), wanted)
+    check_schema(location, pa.schema(table.schema().to_arrow()), wanted)
 
 
 def mapped_names(location: Location) -> ConfigError:
@@ -86,9 +86,12 @@ def check_names(location: Location, names: Sequence[str]) -> None:
         )
 
 
-def _check_schema(location: Location, found: Any, wanted: Any) -> None:
+def check_schema(location: object, found: Any, wanted: Any) -> None:
     """Refuse a table with other columns.
 
+    Args:
+        location: name of the table in error messages.
+        found, wanted: Arrow schemas.
     Raises:
         ConfigError: names the first column that is missing, unknown, or of another type.
     """

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from tandemq.errors import ConfigError, LocalError
 from tandemq.spark.lake.delta import open_table
 from tandemq.spark.lake.table_checks import check_features
-from tandemq.spark.runtime.location import Place, locate
+from tandemq.spark.runtime.location import ICEBERG, Place, locate
 
 QUERY_ID = "sql.streaming.queryId"
 """Local property in which Spark passes the id of a query to `foreachBatch`."""
@@ -49,11 +49,15 @@ class Upsert:
             options: storage options of a URL; those of the environment are added.
 
         Raises:
-            ConfigError: the URL is not supported, or there is no key.
+            ConfigError: the URL is not supported, such as that of an Iceberg table, or there is no key.
         """
         if not key:
             raise ConfigError("an upsert needs a key", hint="give the columns that identify a row")
         self._place = locate(path, "the table", options)
+        if self._place.scheme == ICEBERG:
+            raise ConfigError(
+                f"{self._place} is an Iceberg table; only Delta tables are upserted", hint="give a directory or a URL"
+            )
         self._key = list(key)
         self._latest = latest
 

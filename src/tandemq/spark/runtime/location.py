@@ -5,6 +5,7 @@
     gs://bucket/lake                               Google Cloud Storage
     abfss://container@account.dfs.…/lake, abfs://  Azure Data Lake Storage
     hdfs://name-node:8020/lake                     HDFS
+    iceberg://catalogue/namespace.table            an Iceberg table, whose directory its catalogue knows
 
 Remote files are read and written through the file systems of `deltalake`, which also commits to the table: one library,
 one set of options. A location is sent to tasks with its options; `repr` and `str` show neither options nor secrets.
@@ -31,6 +32,8 @@ from tandemq.spark.runtime.storage_errors import storage_error
 
 REMOTE = {"s3": "AWS", "s3a": "AWS", "gs": "GOOGLE", "abfs": "AZURE", "abfss": "AZURE", "hdfs": ""}
 """Supported schemes, and the prefix of their options and environment variables."""
+ICEBERG = "iceberg"
+"""Scheme of the name of an Iceberg table (`lake.iceberg`), which is no directory."""
 SCHEMES = ", ".join(f"{scheme}://" for scheme in ("file", *REMOTE))
 SENT = (
     "AWS_ACCESS_KEY_ID",
@@ -247,6 +250,8 @@ class Location:
         return bool(self._files().get_file_info([name])[0].is_file)
 
     def _files(self) -> Any:
+        if self.scheme == ICEBERG:
+            raise ConfigError(f"{self.url} is an Iceberg table", hint="a directory or the URL of one is needed here")
         return _filesystem(self.url, tuple(sorted(self.options.items())))
 
 
@@ -292,6 +297,8 @@ def locate(given: Place, what: str, options: Mapping[str, str] | None = None) ->
     text = re.sub(r"^([^:]+):/(?!/)", r"\1://", str(given)) if scheme != "file" else str(given)
     if scheme.lower() == "file":
         return Location(str(_file_path(text, what)))
+    if scheme == ICEBERG:
+        return Location(_table_name(text, what), dict(options or {}))
     if scheme not in REMOTE:
         raise ConfigError(f"{what} {text}: the scheme {scheme}:// is not supported", hint=f"a path, or {SCHEMES}")
     _check_url(text, what)
@@ -313,6 +320,14 @@ def _file_path(text: str, what: str) -> Path:
     if parts.netloc not in ("", "localhost"):
         raise ConfigError(f"{what} {text} names the host {parts.netloc!r}", hint="file:///path has three slashes")
     return Path(unquote(parts.path))
+
+
+def _table_name(text: str, what: str) -> str:
+    """Return the name of an Iceberg table, which has a catalogue and at least one namespace."""
+    if not re.fullmatch(r"iceberg://[\w-]+/[\w-]+(\.[\w-]+)+", text):
+        shown = re.sub(r"://.*@", "://…@", text)
+        raise ConfigError(f"{what} {shown} names no Iceberg table", hint="iceberg://CATALOGUE/NAMESPACE.TABLE")
+    return text
 
 
 def _check_url(text: str, what: str) -> None:
