@@ -28,7 +28,18 @@ from pathlib import Path
 from typing import IO, Literal, Self, TypeVar
 
 Kind = Literal[
-    "client", "server", "example", "zookeeper", "kafka", "spark-kafka", "hadoop", "delta", "proxy", "grpc-client"
+    "client",
+    "server",
+    "example",
+    "zookeeper",
+    "kafka",
+    "spark-kafka",
+    "hadoop",
+    "delta",
+    "iceberg",
+    "iceberg-spark",
+    "proxy",
+    "grpc-client",
 ]
 T = TypeVar("T")
 Value = str | int | bool

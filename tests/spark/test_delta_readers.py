@@ -22,7 +22,7 @@ from tests.spark.test_upsert import upsert
 from tests.spec import spec
 
 
-def read(reader: str, table: Path) -> list[dict[str, Any]]:
+def read(reader: str, table: Path | str) -> list[dict[str, Any]]:
     """Return the rows of a table, sorted."""
     lock = ROOT / "requirements-readers.lock"
     install = ["{}/bin/python", "-m", "pip", "install", "--quiet", "--no-compile", "--require-hashes", "-r", str(lock)]
