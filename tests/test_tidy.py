@@ -49,6 +49,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "run": (6, "shell"),
     "spark": (6, "shell"),
     "console": (7, "end"),
+    "kafka": (7, "end"),
     "load": (7, "end"),
     "demo": (7, "end"),
     "pytest_plugin": (7, "end"),

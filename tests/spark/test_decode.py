@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from tandemq.codec.record.record import CRC_PROPERTY_BYTES, decode_messages, encode_host, encode_record, parse_record
 from tandemq.errors import ProtocolError
-from tandemq.model.message import MessageQueue, SysFlag
+from tandemq.model.message import SYSTEM_PROPERTIES, MessageQueue, SysFlag
 from tandemq.spark.jobs import replay
 from tandemq.spark.sources import records
 from tandemq.spark.sources.cluster.decode import BATCH_BYTES, Decoder, merge
@@ -17,7 +17,7 @@ from tandemq.spark.sources.cluster.epochs import Epochs
 from tandemq.spark.sources.cluster.plan import QueueRange
 from tandemq.spark.sources.cluster.reader import PulledRecords
 from tandemq.spark.sources.records import MILLISECONDS_MAX
-from tandemq.spark.sources.schema import SYSTEM_PROPERTIES, message_schema
+from tandemq.spark.sources.schema import message_schema
 
 HOST = encode_host(b"\x7f\0\0\1", 10911)
 

@@ -42,6 +42,7 @@ COMMANDS = {
         "Show replication and roles, switch masters, compare replicas, configure groups.",
     ),
     "health": ("tandemq.cli.health:health", "Check that processes serve, by their ports for metrics."),
+    "kafka": ("tandemq.cli.kafka:kafka", "Serve topics to Kafka consumers, read-only, until SIGTERM or SIGINT."),
     "log": ("tandemq.cli.log.commands:log", "Read, check and repair a store directory."),
     "message": ("tandemq.cli.admin.message:message", "Send, recall, follow and look up messages."),
     "namesrv": ("tandemq.cli.serve:namesrv", "Run one name server until SIGTERM or SIGINT."),

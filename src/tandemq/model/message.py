@@ -313,6 +313,17 @@ def _check_separators(what: str, text: str) -> None:
         raise InvalidMessage(f"{what} has a byte 0x01 or 0x02 in it, which separate properties")
 
 
+_SYSTEM_PROPERTIES = """
+KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID
+TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY MAX_RECONSUME_TIMES
+CONSUME_START_TIME CLUSTER __CRC32# TRAN_PREPARED_QUEUE_OFFSET TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS
+INSTANCE_ID TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_ENQUEUE_MS
+TIMER_DEQUEUE_MS TIMER_ROLL_TIMES
+"""
+SYSTEM_PROPERTIES = frozenset(_SYSTEM_PROPERTIES.split())
+"""Properties with a meaning for RocketMQ's clients or brokers; all others are those of applications."""
+
+
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as stored by a broker and received by a consumer.
 

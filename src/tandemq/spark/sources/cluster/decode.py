@@ -19,7 +19,7 @@ from pyspark.sql.types import MapType, StructType
 
 from tandemq.codec.record.record import Record, decode_message, parse_record, property_value, record_fault
 from tandemq.errors import ProtocolError
-from tandemq.model.message import StoredMessage, SysFlag, decode_properties
+from tandemq.model.message import SYSTEM_PROPERTIES, StoredMessage, SysFlag, decode_properties
 from tandemq.spark.sources.cluster.entries import PulledEntries, epochs_at, suffice
 from tandemq.spark.sources.cluster.epochs import Epochs
 from tandemq.spark.sources.cluster.reader import Pulled, PulledRecords
@@ -32,7 +32,7 @@ from tandemq.spark.sources.records import (
     read_all_heads,
     regular_columns,
 )
-from tandemq.spark.sources.schema import HEADERS, KAFKA_SOURCES, SYSTEM_PROPERTIES
+from tandemq.spark.sources.schema import HEADERS, KAFKA_SOURCES
 
 BATCH_BYTES = 4 << 20
 """Records from which one batch is made; a broker returns 1 MiB at a time, or 32 messages, too few for columns to

@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.encoder import PROPERTIES_BYTES_MAX, SendRequest, batch_request, single_request
 from tandemq.errors import InvalidMessage
-from tandemq.model.message import DELAY, KEYS, TAGS, TIMER_NAMES, Message
+from tandemq.model.message import DELAY, KEYS, SYSTEM_PROPERTIES, TAGS, TIMER_NAMES, Message
 from tandemq.model.replies import MSG_TYPE
 from tandemq.model.topic import RETRY_PREFIX, takes_no_sends
 from tandemq.spark.sources.cluster.queue_choice import Lane, QueueBy, QueuesOf, places_of
-from tandemq.spark.sources.schema import HEADERS, SYSTEM_PROPERTIES
+from tandemq.spark.sources.schema import HEADERS
 
 if TYPE_CHECKING:
     from tandemq.spark.sources.cluster.options import SinkOptions

@@ -27,13 +27,14 @@ from tandemq.model.message import (
     KEY_SEPARATOR,
     KEYS,
     REAL_TOPIC,
+    SYSTEM_PROPERTIES,
     TAGS,
     Message,
     decode_properties,
 )
 from tandemq.spark.sources.cluster.options import SinkOptions
 from tandemq.spark.sources.cluster.outgoing import DELAYS
-from tandemq.spark.sources.schema import HEADERS, SYSTEM_PROPERTIES
+from tandemq.spark.sources.schema import HEADERS
 
 LEVEL, TIME = re.compile(r"[0-9]{1,10}"), re.compile(r"[+-]?[0-9]{1,19}")
 LEVELS_END, TIMES_END = 1 << 31, 1 << 63

@@ -1,0 +1,279 @@
+"""Answers to the requests of Kafka consumers, from a cluster.
+
+    frame ─► KafkaFront.answer ─► Metadata, ListOffsets: a few requests to brokers
+                              └─► Fetch: pulls that the brokers hold, one per partition ─► batches
+
+A `FetchSession` belongs to one connection: a pull that found nothing until the fetch ended stays at the broker, and the
+next fetch of the same offset takes its response. So a message is sent as soon as it is stored.
+
+Source: Kafka's protocol guide; docs/guides/kafka-consumers.md.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from tandemq.errors import NoRoute, ProtocolError, RemoteError, TandemError
+from tandemq.kafka.batches import encode_batch, record_bytes
+from tandemq.kafka.cluster import ClusterReader, Pulled, QueuePull
+from tandemq.kafka.partitions import PartitionNumbers
+from tandemq.kafka.requests import (
+    EARLIEST,
+    LATEST,
+    VERSIONS,
+    Api,
+    FetchAnswer,
+    FetchPart,
+    FetchRequest,
+    KafkaError,
+    OffsetAnswer,
+    OffsetQuestion,
+    PartitionState,
+    TopicMetadata,
+    TopicPartition,
+    read_fetch,
+    read_header,
+    read_metadata,
+    read_offsets,
+    write_fetch,
+    write_metadata,
+    write_offsets,
+    write_versions,
+)
+from tandemq.kafka.wire import WireReader, WireWriter
+from tandemq.model.codes import ResponseCode
+from tandemq.model.message import MessageQueue
+from tandemq.model.topic import topic_name_error
+
+log = logging.getLogger(__name__)
+WAIT_MAX_MS = 30_000
+"""Longest wait of a fetch."""
+RESPONSE_BYTES_MAX = 8 << 20
+"""Maximum size of the messages in a response; a single message may be larger."""
+PARTITIONS_MAX = 1_000
+"""Maximum number of partitions of a request."""
+BULK_PARTITIONS_MAX = 8
+"""Fetches of more partitions pull fewer messages at a time of each."""
+EMPTY_PAUSE_S = 0.1
+"""Least time between two pulls of a queue that has no messages."""
+FAILED_PAUSE_S = 0.5
+"""Time after which a fetch that only failed is answered: consumers repeat it at once."""
+CLUSTER = "tandemq"
+"""Cluster id that consumers see."""
+
+
+class KafkaFront:
+    """Answers requests of all connections."""
+
+    def __init__(self, cluster: ClusterReader, numbers: PartitionNumbers, address: tuple[str, int]) -> None:
+        """`address`: host and port under which consumers reach this server."""
+        self._cluster = cluster
+        self._numbers = numbers
+        self._address = address
+
+    def session(self) -> "FetchSession":
+        """Return the state of a new connection."""
+        return FetchSession(self._cluster, self._numbers)
+
+    async def answer(self, frame: bytes, session: "FetchSession") -> bytearray:
+        """Return the response to a request, with its length.
+
+        Raises:
+            ProtocolError: the request is malformed, or none that is served: the connection is to be closed.
+        """
+        reader = WireReader(frame)
+        header = read_header(reader)
+        if header.api not in VERSIONS:
+            raise ProtocolError(f"request {header.api} of {header.client!r} is not served: consumers assign partitions")
+        api, version = Api(header.api), header.version
+        low, high = VERSIONS[api]
+        if api is not Api.API_VERSIONS and not low <= version <= high:
+            raise ProtocolError(f"version {version} of {api.name} is not served: {low} to {high} are")
+        if api is Api.API_VERSIONS:
+            body = write_versions(version)
+        elif api is Api.METADATA:
+            states = await self._states(read_metadata(reader, version))
+            body = write_metadata(version, self._address, CLUSTER, states)
+        elif api is Api.LIST_OFFSETS:
+            questions = read_offsets(reader, version)
+            _check_count(len(questions))
+            body = write_offsets(version, await asyncio.gather(*map(self._offset, questions)))
+        else:
+            request = read_fetch(reader, version)
+            _check_count(len(request.parts))
+            body = write_fetch(version, await session.fetch(request))
+        start = WireWriter()
+        start.int32(4 + len(body.data))
+        start.int32(header.correlation_id)
+        return start.data + body.data
+
+    async def _states(self, names: Sequence[str] | None) -> list[TopicMetadata]:
+        if names is None:
+            names = await self._cluster.topics()
+        names = list(dict.fromkeys(names))
+        found = await self._cluster.queues([name for name in names if topic_name_error(name) is None])
+        states = []
+        for name in names:
+            served = set(found.get(name, ()))
+            queues = self._numbers.update(name, list(served)) if served else ()
+            error = KafkaError.NONE if queues else KafkaError.UNKNOWN_TOPIC_OR_PARTITION
+            partitions = [PartitionState(at, queue in served) for at, queue in enumerate(queues)]
+            states.append(TopicMetadata(name, error, partitions))
+        return states
+
+    async def _offset(self, question: OffsetQuestion) -> OffsetAnswer:
+        partition, wanted = question
+        queue = self._numbers.queue(*partition)
+        if queue is None:
+            return OffsetAnswer(partition, KafkaError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+        try:
+            bounds = await self._cluster.bounds(queue)
+            if wanted in (EARLIEST, LATEST):
+                return OffsetAnswer(partition, KafkaError.NONE, -1, bounds.end if wanted == LATEST else bounds.first)
+            offset = await self._cluster.at_time(queue, wanted)
+        except TandemError as error:
+            return OffsetAnswer(partition, _error_of(error, queue), -1, -1)
+        if offset >= bounds.end:
+            return OffsetAnswer(partition, KafkaError.NONE, -1, -1)
+        return OffsetAnswer(partition, KafkaError.NONE, wanted, offset)
+
+
+class FetchSession:
+    """Pulls in flight of one connection."""
+
+    def __init__(self, cluster: ClusterReader, numbers: PartitionNumbers) -> None:
+        """No pull is in flight."""
+        self._cluster = cluster
+        self._numbers = numbers
+        self._pulls: dict[tuple[MessageQueue, int], asyncio.Task[Pulled]] = {}
+
+    def close(self) -> None:
+        """Forget all pulls."""
+        for task in self._pulls.values():
+            task.cancel()
+        self._pulls.clear()
+
+    async def fetch(self, request: FetchRequest) -> list[FetchAnswer]:
+        """Return messages of the partitions as soon as there are `bytes_min` bytes, or an error; else when the wait
+        ends."""
+        parts = {part: self._numbers.queue(*part.partition) for part in request.parts}
+        waiting = {part: (queue, part.offset) for part, queue in parts.items() if queue is not None}
+        for key in self._pulls.keys() - waiting.values():
+            self._pulls.pop(key).cancel()
+        end_s = asyncio.get_running_loop().time() + min(max(request.wait_ms, 0), WAIT_MAX_MS) / 1000
+        is_bulk = len(waiting) <= BULK_PARTITIONS_MAX
+        await self._wait(list(waiting.values()), request.bytes_min, end_s, is_bulk=is_bulk)
+        left = min(max(request.bytes_max, 1), RESPONSE_BYTES_MAX)
+        answers = []
+        for part, queue in parts.items():
+            if queue is None:
+                answers.append(_refused(part.partition, KafkaError.UNKNOWN_TOPIC_OR_PARTITION))
+                continue
+            task = self._pulls.get((queue, part.offset))
+            if task is None or not task.done() or left <= 0:
+                # Held by the broker: the offset is the queue's end.
+                answers.append(FetchAnswer(part.partition, KafkaError.NONE, part.offset, -1, b""))
+                continue
+            del self._pulls[queue, part.offset]
+            answer = _answer_of(part, queue, task, left)
+            left -= len(answer.batch)
+            answers.append(answer)
+        if parts and all(answer.error for answer in answers):
+            await asyncio.sleep(FAILED_PAUSE_S)
+        return answers
+
+    async def _wait(
+        self, keys: Sequence[tuple[MessageQueue, int]], bytes_min: int, end_s: float, *, is_bulk: bool
+    ) -> None:
+        """Pull until there are enough messages, or one pull has failed, or the time is over."""
+        loop = asyncio.get_running_loop()
+        while True:
+            for queue, offset in keys:
+                task = self._pulls.get((queue, offset))
+                if task is None or (task.done() and _is_empty(task)):
+                    pull = QueuePull(queue, offset, is_bulk=is_bulk)
+                    self._pulls[queue, offset] = loop.create_task(self._pull(pull))
+            tasks = [self._pulls[key] for key in keys]
+            done = [task for task in tasks if task.done()]
+            left_s = end_s - loop.time()
+            found = sum(_bytes_of(task) for task in done)
+            if left_s <= 0 or found >= max(bytes_min, 1) or len(done) == len(tasks):
+                return
+            await asyncio.wait(
+                [task for task in tasks if not task.done()], timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+
+    async def _pull(self, pull: QueuePull) -> Pulled:
+        """Pull; a response without messages that comes at once, though the broker should have held the pull, is
+        delayed."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        pulled = await self._cluster.pull(pull)
+        early_s = began_s + EMPTY_PAUSE_S - loop.time()
+        if early_s > 0 and _has_nothing(pulled):
+            await asyncio.sleep(early_s)
+        return pulled
+
+
+def _has_nothing(pulled: Pulled) -> bool:
+    """Return whether there is nothing to tell a consumer: no message, and no range without messages to pass over."""
+    return not pulled.messages and not pulled.is_outside and pulled.following == pulled.offset
+
+
+def _is_empty(task: asyncio.Task[Pulled]) -> bool:
+    """Return whether a pull ended without anything to tell."""
+    if task.cancelled() or task.exception() is not None:
+        return False
+    return _has_nothing(task.result())
+
+
+def _bytes_of(task: asyncio.Task[Pulled]) -> int:
+    """Return the size of the messages of a pull that has ended; that of other news is more than any."""
+    if task.cancelled() or task.exception() is not None:
+        return RESPONSE_BYTES_MAX
+    pulled = task.result()
+    if not pulled.messages:
+        return 0 if _has_nothing(pulled) else RESPONSE_BYTES_MAX
+    return sum(message.size for message in pulled.messages)
+
+
+def _answer_of(part: FetchPart, queue: MessageQueue, task: asyncio.Task[Pulled], bytes_max: int) -> FetchAnswer:
+    """Return the answer of a pull that has ended."""
+    error = task.exception()
+    if isinstance(error, TandemError):
+        return _refused(part.partition, _error_of(error, queue))
+    pulled = task.result()
+    first, end = pulled.bounds
+    if pulled.is_outside:
+        return FetchAnswer(part.partition, KafkaError.OFFSET_OUT_OF_RANGE, end, first, b"")
+    left = min(max(part.bytes_max, 1), bytes_max)
+    messages, following = pulled.messages, pulled.following
+    for at, message in enumerate(messages):
+        left -= record_bytes(message)
+        if left < 0 and at > 0:
+            messages, following = messages[:at], message.queue_offset
+            break
+    if following <= part.offset:
+        return FetchAnswer(part.partition, KafkaError.NONE, end, first, b"")
+    return FetchAnswer(part.partition, KafkaError.NONE, end, first, encode_batch(messages, part.offset, following))
+
+
+def _refused(partition: TopicPartition, error: KafkaError) -> FetchAnswer:
+    return FetchAnswer(partition, error, -1, -1, b"")
+
+
+def _error_of(error: TandemError, queue: MessageQueue) -> KafkaError:
+    """Return the code for an error of a request to brokers; consumers repeat the request after NOT_LEADER."""
+    log.warning("%s: %s", queue, error)
+    if isinstance(error, ProtocolError):
+        return KafkaError.CORRUPT_MESSAGE
+    if isinstance(error, NoRoute) or (isinstance(error, RemoteError) and error.code == ResponseCode.TOPIC_NOT_EXIST):
+        return KafkaError.UNKNOWN_TOPIC_OR_PARTITION
+    if isinstance(error, RemoteError) and error.code == ResponseCode.NO_PERMISSION:
+        return KafkaError.TOPIC_AUTHORIZATION_FAILED
+    return KafkaError.NOT_LEADER
+
+
+def _check_count(count: int) -> None:
+    if count > PARTITIONS_MAX:
+        raise ProtocolError(f"a request names {count} partitions; at most {PARTITIONS_MAX} are served")

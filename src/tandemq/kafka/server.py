@@ -1,0 +1,192 @@
+"""The server of Kafka consumers: connections and their limits.
+
+A connection's requests are answered one after the other, and the next one is read when the response has been taken.
+Malformed requests and ones that are not served close the connection.
+
+Source: docs/guides/kafka-consumers.md.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tandemq.errors import ConfigError, LocalError, NetworkError, ProtocolError, TandemError
+from tandemq.kafka.front import KafkaFront
+from tandemq.real.network.addresses import text_of
+from tandemq.real.network.listening import ALL_INTERFACES, bind
+from tandemq.real.network.tls import TlsFiles, server_context
+
+log = logging.getLogger(__name__)
+FRAME_BYTES_MAX = 1 << 20
+"""Largest request."""
+CONNECTIONS_MAX = 1_000
+IDLE_S = 600.0
+"""Time without a request after which a connection is closed, as by Kafka's brokers."""
+REQUEST_S = 30.0
+"""Time within which a request must be complete once it has begun, and a response be taken."""
+READ_BYTES = 1 << 16
+"""Received bytes that wait to be read, of one connection."""
+BACKLOG = 128
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaAddress:
+    """Where the server listens, how consumers reach it, and its certificate."""
+
+    host: str = "127.0.0.1"
+    port: int = 9092
+    advertised_host: str = ""
+    """Host that consumers connect to; "": `host`."""
+    certificate: str = ""
+    """TLS certificate, PEM; "": no TLS."""
+    key: str = ""
+    client_authorities: str = ""
+    """Authorities, PEM, of the certificates that consumers must present; "": they need none."""
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return the context of TLS; None without.
+
+        Raises:
+            ConfigError: a file cannot be used, or one is missing.
+        """
+        if bool(self.certificate) != bool(self.key):
+            raise ConfigError("--certificate and --key need each other")
+        if not self.certificate:
+            if self.client_authorities:
+                raise ConfigError("--client-ca needs --certificate and --key")
+            return None
+        files = TlsFiles(
+            self.certificate,
+            self.key,
+            self.client_authorities,
+            cert_setting="--certificate",
+            key_setting="--key",
+            ca_setting="--client-ca",
+        )
+        return server_context(files, ssl.CERT_REQUIRED if self.client_authorities else ssl.CERT_NONE)
+
+    @property
+    def advertised(self) -> str:
+        """Host in responses to consumers.
+
+        Raises:
+            ConfigError: the server listens on all interfaces, and none is named.
+        """
+        if not self.advertised_host and self.host in ALL_INTERFACES:
+            raise ConfigError(f"--host {self.host} is no address that consumers can connect to: give --advertised-host")
+        return self.advertised_host or self.host
+
+    def listen(self) -> list[socket.socket]:
+        """Return listening sockets, one per family for all interfaces.
+
+        Raises:
+            LocalError: the address cannot be used.
+        """
+        try:
+            return bind(self.host, self.port)
+        except OSError as error:
+            where = text_of((self.host, self.port))
+            raise LocalError(f"cannot listen on {where}: {error.strerror}", hint="choose another --port") from error
+
+
+class KafkaServer:
+    """Serves connections until it is closed."""
+
+    def __init__(self, front: KafkaFront, context: ssl.SSLContext | None = None) -> None:
+        """`context`: of TLS; None: without."""
+        self._front = front
+        self._context = context
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, listeners: list[socket.socket]) -> None:
+        """Accept connections."""
+        for listener in listeners:
+            server = await asyncio.start_server(
+                self._accept,
+                sock=listener,
+                ssl=self._context,
+                ssl_handshake_timeout=None if self._context is None else REQUEST_S,
+                limit=READ_BYTES,
+                backlog=BACKLOG,
+            )
+            self._servers.append(server)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for server in self._servers:
+            server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
+        if len(self._tasks) >= CONNECTIONS_MAX:
+            log.warning("a connection is refused: there are %d", len(self._tasks))
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        session = self._front.session()
+        peer = text_of(writer.get_extra_info("peername")[:2])
+        try:
+            while True:
+                frame = await _read_frame(reader)
+                if frame is None:
+                    return
+                writer.write(await self._front.answer(frame, session))
+                async with asyncio.timeout(REQUEST_S):
+                    await writer.drain()
+        except ProtocolError as error:
+            log.warning("the connection of %s is closed: %s", peer, error)
+        except NetworkError as error:
+            log.warning("the connection of %s is closed, brokers do not answer: %s", peer, error)
+        except TandemError as error:
+            log.error("the connection of %s is closed: %s", peer, error)
+        except (TimeoutError, OSError, EOFError) as error:
+            log.info("the connection of %s ended: %r", peer, error)
+        finally:
+            session.close()
+            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+async def _read_frame(reader: StreamReader) -> bytes | None:
+    """Return the next request; None if the peer has closed the connection or sent none for a while.
+
+    Raises:
+        ProtocolError: it states an impossible size.
+        TimeoutError, EOFError: it was not completed.
+    """
+    try:
+        async with asyncio.timeout(IDLE_S):
+            first = await reader.read(1)
+    except TimeoutError:
+        return None
+    if not first:
+        return None
+    async with asyncio.timeout(REQUEST_S):
+        size = int.from_bytes(first + await reader.readexactly(3), "big")
+        if size > FRAME_BYTES_MAX:
+            raise ProtocolError(f"a request of {size} bytes: {FRAME_BYTES_MAX} are allowed")
+        return await reader.readexactly(size)
+
+
+async def wait_for_signal(ready: Callable[[], None]) -> None:
+    """Call `ready`, and return at SIGTERM or SIGINT."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    ready()
+    await stopped.wait()

@@ -1,0 +1,319 @@
+"""The server on a loopback socket, in front of a cluster of the test: requests, waits, limits."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandemq.client.consumer.offsets.lookup import QueueBounds
+from tandemq.errors import NetworkError, RemoteError
+from tandemq.kafka import front, server
+from tandemq.kafka.cluster import ClusterReader, Pulled, QueuePull
+from tandemq.kafka.front import PARTITIONS_MAX, KafkaFront
+from tandemq.kafka.partitions import PartitionNumbers
+from tandemq.kafka.requests import Api, KafkaError
+from tandemq.kafka.server import FRAME_BYTES_MAX, KafkaServer
+from tandemq.kafka.wire import WireReader, WireWriter
+from tandemq.model.codes import ResponseCode
+from tandemq.model.message import MessageQueue
+from tests.spec import spec
+from tests.unit.kafka.test_batches import stored
+
+QUEUES = [MessageQueue("Orders", "broker-a", number) for number in range(2)]
+WAIT_MS = 20_000
+
+
+class FakeCluster(ClusterReader):
+    """Two queues whose pulls the test answers."""
+
+    def __init__(self) -> None:
+        self.pulls: asyncio.Queue[tuple[QueuePull, asyncio.Future[Pulled]]] = asyncio.Queue()
+        self.error: Exception | None = None
+
+    async def topics(self) -> list[str]:
+        return ["Orders"]
+
+    async def queues(self, topics: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        return {"Orders": QUEUES} if "Orders" in topics else {}
+
+    async def bounds(self, queue: MessageQueue) -> QueueBounds:
+        if self.error is not None:
+            raise self.error
+        return QueueBounds(3, 10 + queue.queue_id)
+
+    async def at_time(self, queue: MessageQueue, wall_ms: int) -> int:
+        return wall_ms
+
+    async def pull(self, pull: QueuePull) -> Pulled:
+        answer: asyncio.Future[Pulled] = asyncio.get_running_loop().create_future()
+        self.pulls.put_nowait((pull, answer))
+        return await answer
+
+
+class Consumer:
+    """One connection, which sends requests of the test."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, api: int, version: int, body: bytes = b"") -> None:
+        head = WireWriter()
+        head.int16(api)
+        head.int16(version)
+        head.int32(77)
+        head.string("test")
+        self.writer.write((len(head.data) + len(body)).to_bytes(4, "big") + head.data + body)
+
+    async def receive(self) -> WireReader:
+        size = int.from_bytes(await self.reader.readexactly(4), "big")
+        reader = WireReader(await self.reader.readexactly(size))
+        assert reader.int32() == 77
+        return reader
+
+    async def is_closed(self) -> bool:
+        try:
+            return await self.reader.read() == b""
+        except ConnectionResetError:
+            return True
+
+    def fetch(self, offset: int, *, wait_ms: int = WAIT_MS, numbers: Sequence[int] = (0,)) -> None:
+        body = WireWriter()
+        for value in (-1, wait_ms, 1, 1 << 20):
+            body.int32(value)
+        body.int8(0)
+        body.int32(1)
+        body.string("Orders")
+        body.int32(len(numbers))
+        for number in numbers:
+            body.int32(number)
+            body.int64(offset)
+            body.int32(1 << 20)
+        self.send(Api.FETCH, 4, bytes(body.data))
+
+    async def fetched(self) -> dict[int, tuple[KafkaError, int, int]]:
+        """Return error, end and size of the batch by partition."""
+        reader = await self.receive()
+        assert [reader.int32(), reader.int32(), reader.string()] == [0, 1, "Orders"]
+        found = {}
+        for _ in range(reader.int32()):
+            number, error, end = reader.int32(), KafkaError(reader.int16()), reader.int64()
+            assert [reader.int64(), reader.int32()] == [end, -1]
+            size = reader.int32()
+            for _ in range(size):
+                reader.int8()
+            found[number] = (error, end, size)
+        return found
+
+
+def serve(tmp_path: Path, test: Callable[[FakeCluster, Callable[[], Awaitable[Consumer]]], Awaitable[None]]) -> None:
+    """Run a test with a server; it gets the cluster, and what opens connections."""
+
+    async def run() -> None:
+        cluster = FakeCluster()
+        numbers = PartitionNumbers(tmp_path / "numbers.json")
+        numbers.update("Orders", QUEUES)
+        running = KafkaServer(KafkaFront(cluster, numbers, ("localhost", 9092)))
+        listener = socket.create_server(("127.0.0.1", 0))
+        await running.start([listener])
+        opened: list[Consumer] = []
+
+        async def connect() -> Consumer:
+            opened.append(Consumer(*await asyncio.open_connection(*listener.getsockname())))
+            return opened[-1]
+
+        try:
+            async with asyncio.timeout(60):
+                await test(cluster, connect)
+        finally:
+            for consumer in opened:
+                consumer.writer.close()
+            await running.close()
+
+    asyncio.run(run())
+
+
+def pulled(pull: QueuePull, count: int, **more: Any) -> Pulled:
+    messages = [stored(pull.offset + at) for at in range(count)]
+    return Pulled(messages, pull.offset, pull.offset + count, QueueBounds(3, 50), **more)
+
+
+@spec("P43")
+def test_metadata_names_the_queues_as_partitions_of_this_server(tmp_path: Path) -> None:
+    async def test(_cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        body = WireWriter()
+        body.int32(2)
+        body.string("Orders")
+        body.string("Nothing")
+        consumer.send(Api.METADATA, 1, bytes(body.data))
+        reader = await consumer.receive()
+        assert [reader.int32(), reader.int32(), reader.string(), reader.int32(), reader.string()] == [
+            *(1, 1, "localhost", 9092, None)
+        ]
+        assert [reader.int32(), reader.int32()] == [1, 2]
+        assert [reader.int16(), reader.string(), reader.int8(), reader.int32()] == [0, "Orders", 0, 2]
+        for number in range(2):
+            assert [reader.int16(), reader.int32(), reader.int32()] == [0, number, 1]
+            assert [reader.array(reader.int32), reader.array(reader.int32)] == [[1], [1]]
+        assert [reader.int16(), reader.string(), reader.int8(), reader.int32()] == [3, "Nothing", 0, 0]
+
+    serve(tmp_path, test)
+
+
+@spec("P43")
+def test_offsets_are_those_of_queues(tmp_path: Path) -> None:
+    async def test(cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        body = WireWriter()
+        body.int32(-1)
+        body.int32(1)
+        body.string("Orders")
+        asked = [(0, -1), (1, -1), (0, -2), (1, 7), (1, 11), (2, -1)]
+        body.int32(len(asked))
+        for number, timestamp in asked:
+            body.int32(number)
+            body.int64(timestamp)
+
+        async def offsets() -> list[tuple[int, int]]:
+            consumer.send(Api.LIST_OFFSETS, 1, bytes(body.data))
+            reader = await consumer.receive()
+            assert [reader.int32(), reader.string(), reader.int32()] == [1, "Orders", len(asked)]
+            found = []
+            for number, _ in asked:
+                assert reader.int32() == number
+                error, _, offset = reader.int16(), reader.int64(), reader.int64()
+                found.append((error, offset))
+            return found
+
+        assert await offsets() == [(0, 10), (0, 11), (0, 3), (0, 7), (0, -1), (3, -1)]
+        for error, code in ((NetworkError("down"), 6), (RemoteError("no", code=ResponseCode.NO_PERMISSION), 29)):
+            cluster.error = error
+            assert await offsets() == [(code, -1)] * 5 + [(3, -1)]
+
+    serve(tmp_path, test)
+
+
+@spec("P44")
+def test_a_pull_in_flight_serves_the_next_fetch_of_its_offset(tmp_path: Path) -> None:
+    async def test(cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        consumer.fetch(5, wait_ms=1, numbers=(0, 1))
+        pulls = {pull.queue: (pull, answer) for pull, answer in [await cluster.pulls.get(), await cluster.pulls.get()]}
+        assert await consumer.fetched() == {0: (0, 5, 0), 1: (0, 5, 0)}
+        consumer.fetch(5, numbers=(0, 1))
+        pull, answer = pulls[QUEUES[1]]
+        answer.set_result(pulled(pull, 2))
+        found = await consumer.fetched()
+        assert found[0] == (0, 5, 0)
+        assert found[1][:2] == (0, 50)
+        assert found[1][2] > 0
+        assert cluster.pulls.empty()
+        consumer.fetch(5, numbers=(0,))
+        pull, answer = pulls[QUEUES[0]]
+        answer.set_result(pulled(pull, 0, is_outside=True))
+        assert await consumer.fetched() == {0: (KafkaError.OFFSET_OUT_OF_RANGE, 50, 0)}
+
+    serve(tmp_path, test)
+
+
+@spec("P43")
+def test_errors_of_brokers_are_codes_of_the_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "FAILED_PAUSE_S", 0.0)
+
+    async def test(cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        for error, code in (
+            (NetworkError("down"), KafkaError.NOT_LEADER),
+            (RemoteError("no", code=ResponseCode.NO_PERMISSION), KafkaError.TOPIC_AUTHORIZATION_FAILED),
+            (RemoteError("no", code=ResponseCode.TOPIC_NOT_EXIST), KafkaError.UNKNOWN_TOPIC_OR_PARTITION),
+        ):
+            consumer.fetch(5)
+            _, answer = await cluster.pulls.get()
+            answer.set_exception(error)
+            assert await consumer.fetched() == {0: (code, -1, 0)}
+        consumer.fetch(5, numbers=(9,))
+        assert await consumer.fetched() == {9: (KafkaError.UNKNOWN_TOPIC_OR_PARTITION, -1, 0)}
+
+    serve(tmp_path, test)
+
+
+@spec("P45")
+def test_what_is_not_served_closes_its_connection_and_no_other(tmp_path: Path) -> None:
+    async def test(cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        other = await connect()
+        other.fetch(5)
+        pull, answer = await cluster.pulls.get()
+        for api, version, body in (
+            (0, 9, b""),  # Produce
+            (10, 3, b""),  # FindCoordinator
+            (Api.METADATA, 9, b""),
+            (Api.METADATA, 1, b"\x7f\xff\xff\xff"),
+            (Api.FETCH, 4, b"\0" * 17 + b"\0\0\0\1"),
+            (Api.LIST_OFFSETS, 1, b""),
+        ):
+            consumer = await connect()
+            consumer.send(api, version, body)
+            assert await consumer.is_closed(), (api, version)
+        for size in (FRAME_BYTES_MAX + 1, 0xFFFFFFFF):
+            consumer = await connect()
+            consumer.writer.write(size.to_bytes(4, "big"))
+            assert await consumer.is_closed(), size
+        consumer = await connect()
+        consumer.fetch(5, numbers=range(PARTITIONS_MAX + 1))
+        assert await consumer.is_closed()
+        answer.set_result(pulled(pull, 1))
+        assert (await other.fetched())[0][:2] == (0, 50)
+
+    serve(tmp_path, test)
+
+
+@spec("P45")
+def test_an_unknown_version_of_the_first_request_is_answered_with_those_that_are_known(tmp_path: Path) -> None:
+    async def test(_cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        consumer.send(Api.API_VERSIONS, 99)
+        reader = await consumer.receive()
+        assert reader.int16() == KafkaError.UNSUPPORTED_VERSION
+        assert reader.array(lambda: (reader.int16(), reader.int16(), reader.int16())) == [
+            *((1, 4, 11), (2, 1, 5), (3, 0, 8), (18, 0, 3))
+        ]
+
+    serve(tmp_path, test)
+
+
+@spec("P45")
+def test_silent_slow_and_surplus_connections_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "IDLE_S", 0.01)
+    monkeypatch.setattr(server, "REQUEST_S", 0.01)
+
+    async def test(_cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        assert await (await connect()).is_closed()
+        monkeypatch.setattr(server, "IDLE_S", WAIT_MS)
+        consumer = await connect()
+        consumer.writer.write(b"\0\0")
+        assert await consumer.is_closed()
+        monkeypatch.setattr(server, "CONNECTIONS_MAX", 0)
+        assert await (await connect()).is_closed()
+
+    serve(tmp_path, test)
+
+
+@spec("P45")
+def test_a_response_is_cut_at_the_limits_of_the_request(tmp_path: Path) -> None:
+    async def test(cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        consumer.fetch(5)
+        pull, answer = await cluster.pulls.get()
+        messages = [stored(5 + at, b"x" * 400_000) for at in range(4)]
+        answer.set_result(Pulled(messages, 5, 9, QueueBounds(0, 9)))
+        assert 800_000 < (await consumer.fetched())[0][2] < 1 << 20
+        consumer.fetch(7)
+        pull, answer = await cluster.pulls.get()
+        assert pull.offset == 7
+        answer.set_result(Pulled([stored(7, b"x" * 3_000_000)], 7, 8, QueueBounds(0, 9)))
+        assert (await consumer.fetched())[0][2] > 3_000_000
+
+    serve(tmp_path, test)
