@@ -49,7 +49,7 @@ def test_table_of_versions_has_those_of_the_tests() -> None:
     compatibility = (ROOT / "docs" / "reference" / "compatibility.md").read_text(encoding="utf-8")
     rows: dict[str, str] = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", compatibility, re.MULTILINE))
     for peer, versions in tested.peers().items():
-        named = rows[peer.partition(",")[0] if peer.startswith("gRPC") else peer]
+        named = rows[peer.partition(",")[0] if peer.startswith(("gRPC", "Kafka")) else peer]
         assert all(version in named for version in versions), f"{peer}: {versions}, the page has {named}"
 
 

@@ -208,6 +208,9 @@ def peers() -> dict[str, list[str]]:
         "gRPC client, Java": _found("tests/interop/grpc_clients.py", rf'"java-{number}"'),
         "gRPC client, Python": _found("requirements-grpc-client.lock", rf"rocketmq-python-client=={number}"),
         "gRPC client, Node.js": _found(f"{drivers}/node/package.json", rf'"rocketmq-client-nodejs": "{number}"'),
+        "Kafka consumer, Java": _found("bench/spark/kafka.py", rf'KAFKA = "{number}"'),
+        "Kafka consumer, Spark": _found("bench/spark/kafka.py", rf'CONNECTOR = "{number}"'),
+        "Kafka consumer, aiokafka": _found("requirements-aiokafka.lock", rf"aiokafka=={number}"),
         "gRPC client, Rust": _found(f"{drivers}/rust/Cargo.toml", rf'rocketmq = .*?"={{0,1}}{number}"'),
     }
 

@@ -6,6 +6,7 @@ master is asked first, then the slaves that serve consumers.
 Source: tandemq.client.core.operations; docs/reference/requests.md, "pull".
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -16,9 +17,9 @@ from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.consumer.offsets.lookup import QueueBounds, queue_offset, time_offset
 from tandemq.client.core.operations import Steps, ask_any_code, number, refusal, request, run_together
 from tandemq.client.core.pulled import decode_pulled
-from tandemq.client.core.routes import Routes
+from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.config.tls import ClientTls
-from tandemq.errors import NetworkError, NotConnected, ProtocolError, TandemError
+from tandemq.errors import NetworkError, NotConnected, ProtocolError, RemoteError, TandemError
 from tandemq.model.access import Credentials
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -101,12 +102,19 @@ class ClusterReader:
         return [n for n in await self._run(topic_names(routes)) if n not in own and not n.startswith("%")]
 
     async def queues(self, topics: Sequence[str]) -> dict[str, list[MessageQueue]]:
-        """Return the queues that can be read now, by topic; topics that no name server knows are left out.
+        """Return the queues that can be read now, by topic; topics that no name server knows, and static ones, are left
+        out.
 
         Raises:
-            NetworkError, RemoteError: no name server responds, or a topic is static.
+            NetworkError: no name server responds.
         """
-        found = await self._run(topic_routes(self._shell.node.routes, topics))
+        found: dict[str, TopicRoute] = {}
+        try:
+            found = await self._run(topic_routes(self._shell.node.routes, topics))
+        except RemoteError:
+            for topic in topics:
+                with contextlib.suppress(RemoteError):
+                    found |= await self._run(topic_routes(self._shell.node.routes, [topic]))
         return {topic: route.subscribe_queues() for topic, route in found.items()}
 
     async def bounds(self, queue: MessageQueue) -> QueueBounds:

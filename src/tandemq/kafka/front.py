@@ -112,10 +112,10 @@ class KafkaFront:
             names = await self._cluster.topics()
         names = list(dict.fromkeys(names))
         found = await self._cluster.queues([name for name in names if topic_name_error(name) is None])
+        self._numbers.update(found)
         states = []
         for name in names:
-            served = set(found.get(name, ()))
-            queues = self._numbers.update(name, list(served)) if served else ()
+            served, queues = set(found.get(name, ())), self._numbers.queues(name) if found.get(name) else ()
             error = KafkaError.NONE if queues else KafkaError.UNKNOWN_TOPIC_OR_PARTITION
             partitions = [PartitionState(at, queue in served) for at, queue in enumerate(queues)]
             states.append(TopicMetadata(name, error, partitions))

@@ -7,9 +7,10 @@ numbers have no gaps. They are kept in a JSON file: {"Orders": [["broker-a", 0],
 Of a topic on one broker group that file says nothing new: the partition is the queue.
 """
 
+import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tandemq.errors import ConfigError, LocalError
@@ -18,7 +19,7 @@ from tandemq.real.disk import sync_names
 
 
 class PartitionNumbers:
-    """The queues of each topic by number, in a file."""
+    """The queues of each topic by number, in a file that processes of one machine may share."""
 
     def __init__(self, path: Path) -> None:
         """Read the file, if there is one.
@@ -27,15 +28,18 @@ class PartitionNumbers:
             ConfigError: it cannot be read.
         """
         self._path = path
-        self._queues: dict[str, list[MessageQueue]] = {}
+        self._queues = self._read()
+
+    def _read(self) -> dict[str, list[MessageQueue]]:
+        path = self._path
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            return
+            return {}
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {os.strerror(error.errno or 0)}") from error
         try:
-            self._queues = {
+            return {
                 topic: [MessageQueue(topic, str(name), int(queue_id)) for name, queue_id in pairs]
                 for topic, pairs in json.loads(text).items()
             }
@@ -43,26 +47,38 @@ class PartitionNumbers:
             hint = "restore it: new numbers would be others if queues were added"
             raise ConfigError(f"{path} has no numbers of partitions: {error}", hint=hint) from error
 
-    def update(self, topic: str, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
-        """Number the queues of a topic that have no number yet; return all of its queues by number, those that are gone
-        included. New numbers are on disk when this returns.
+    def update(self, found: Mapping[str, Collection[MessageQueue]]) -> None:
+        """Number the queues of topics that have no number yet. New numbers are on disk when this returns.
 
         Raises:
-            LocalError: the file cannot be written; nothing is numbered.
+            LocalError: the file cannot be written, and nothing is numbered; or read.
         """
-        known = self._queues.get(topic, [])
-        new = sorted(set(queues) - set(known))
-        if new:
-            try:
-                self._save(self._queues | {topic: known + new})
-            except OSError as error:
-                raise LocalError(f"cannot write {self._path}: {os.strerror(error.errno or 0)}") from error
+        if all(set(queues) <= set(self._queues.get(topic, ())) for topic, queues in found.items()):
+            return
+        try:
+            with self._path.with_name(f"{self._path.name}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._add(found)
+        except OSError as error:
+            raise LocalError(f"cannot write {self._path}: {os.strerror(error.errno or 0)}") from error
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """Return the queues of a topic by number, those that are gone included."""
         return self._queues.get(topic, [])
 
     def queue(self, topic: str, number: int) -> MessageQueue | None:
         """Return the queue of a partition; None if there is none."""
         known = self._queues.get(topic, [])
         return known[number] if 0 <= number < len(known) else None
+
+    def _add(self, found: Mapping[str, Collection[MessageQueue]]) -> None:
+        """Add to what the file has now: another process may have written it."""
+        known = self._read()
+        new = {topic: sorted(set(queues) - set(known.get(topic, ()))) for topic, queues in found.items()}
+        if any(new.values()):
+            known |= {topic: known.get(topic, []) + queues for topic, queues in new.items() if queues}
+            self._save(known)
+        self._queues = known
 
     def _save(self, queues: dict[str, list[MessageQueue]]) -> None:
         partial = self._path.with_name(f"{self._path.name}.partial")
@@ -73,4 +89,3 @@ class PartitionNumbers:
             os.fsync(file.fileno())
         partial.replace(self._path)
         sync_names(self._path.parent)
-        self._queues = queues

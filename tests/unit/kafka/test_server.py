@@ -114,7 +114,7 @@ def serve(tmp_path: Path, test: Callable[[FakeCluster, Callable[[], Awaitable[Co
     async def run() -> None:
         cluster = FakeCluster()
         numbers = PartitionNumbers(tmp_path / "numbers.json")
-        numbers.update("Orders", QUEUES)
+        numbers.update({"Orders": QUEUES})
         running = KafkaServer(KafkaFront(cluster, numbers, ("localhost", 9092)))
         listener = socket.create_server(("127.0.0.1", 0))
         await running.start([listener])
