@@ -1,6 +1,5 @@
 """Executors and their Python workers killed with SIGKILL in the middle of jobs: nothing is lost, nothing is doubled."""
 
-import asyncio
 import os
 import re
 import signal
@@ -11,8 +10,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from tandemq import PullConsumer
-from tandemq.model.message import UNIQ_KEY, StoredMessage
+from tandemq.model.message import UNIQ_KEY
 from tandemq.run.local import LocalCluster
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.sources.cluster.outgoing import unique_keys
@@ -21,7 +19,7 @@ from tests.clusters.conftest import RECORDS, SEGMENT_BYTES
 from tests.clusters.nodes import RUN_S, Nodes
 from tests.clusters.page import blocks, replaced
 from tests.spark.logs import LogWriter
-from tests.spark.messages import make_topic, numbered, send
+from tests.spark.messages import make_topic, numbered, received, send
 from tests.spark.shop import written as written_rows
 
 MASTER = "spark://master:7077"
@@ -98,27 +96,10 @@ def job(name: str) -> str:
     return found
 
 
-def stored(name_servers: str, topic: str, count: int) -> list[StoredMessage]:
-    """Return `count` messages of a topic, which must exist."""
-
-    async def read() -> list[StoredMessage]:
-        async with PullConsumer(name_servers, group="readers") as consumer:
-            queues = await consumer.queues(topic)
-            consumer.assign(queues)
-            for queue in queues:
-                consumer.seek(queue, 0)
-            found: list[StoredMessage] = []
-            while len(found) < count:
-                found += await consumer.poll(timeout_s=60)
-            return found
-
-    return asyncio.run(read())
-
-
 def by_key(name_servers: str, topic: str, count: int) -> dict[str, int]:
     """Return the numbers in the bodies of a topic by unique key; copies of a message must have the same body."""
     found: dict[str, int] = {}
-    for message in stored(name_servers, topic, count):
+    for message in received(name_servers, topic, count):
         key, number = message.properties[UNIQ_KEY], int(message.body)
         assert found.setdefault(key, number) == number, "two messages have the same unique key"
     return found
@@ -172,7 +153,7 @@ def test_archive_and_replay_survive_killed_executors(
     sent = copied()
     replay.kill_executor(lambda: copied() >= sent + 100)
     replay.finish()
-    keys = {message.properties[UNIQ_KEY] for message in stored(names, "Copies", copied())}
+    keys = {message.properties[UNIQ_KEY] for message in received(names, "Copies", copied())}
     assert keys == {f"{made.number:032X}" for made in writer.made}
 
 

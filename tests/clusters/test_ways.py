@@ -1,15 +1,21 @@
 """Ways to run a program on a cluster, with the commands of docs/guides/pipeline-clusters.md."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tandemq.run.local import LocalCluster
 from tests.blackbox.programs import wait_until
 from tests.clusters.conftest import RECORDS
 from tests.clusters.nodes import START_S, Nodes, site_packages
 from tests.clusters.page import blocks, replaced
+from tests.spark import on_connect
 from tests.spark.logs import LogWriter
+from tests.spark.test_connect import check_results, make_topics
+from tests.spec import spec
 
 MASTER = "spark://master:7077"
 STORE = "/var/lib/tandemq/broker-a"
@@ -75,12 +81,12 @@ def test_environment_is_shipped_to_workers(nodes: Nodes, program: Path, writer: 
     assert unpacked, "no executor has unpacked the archive"
 
 
-@pytest.mark.slow
-def test_connect_client_runs_the_same_program(nodes: Nodes, program: Path, writer: LogWriter) -> None:
-    serve, read = blocks("Spark Connect")
+@contextmanager
+def connect_server(nodes: Nodes) -> Iterator[str]:
+    """Run the page's server; yield its address."""
     log = nodes.directory / "connect.log"
     port = "spark.connect.grpc.binding.port=15002"
-    text = replaced(serve, {MASTER: nodes.address, port: "spark.connect.grpc.binding.port=0"})
+    text = replaced(blocks("Spark Connect")[0], {MASTER: nodes.address, port: "spark.connect.grpc.binding.port=0"})
     server = nodes.start(text, activated=nodes.env_a, log=log, SPARK_DAEMON_MEMORY="768m")
     started = r"Spark Connect server started at: \S+?:(\d+)"
     wait_until(
@@ -90,8 +96,23 @@ def test_connect_client_runs_the_same_program(nodes: Nodes, program: Path, write
     )
     found = re.search(started, log.read_text())
     assert found is not None, log.read_text()[-6_000:]
-    text = replaced(read, {"spark-server:15002": f"127.0.0.1:{found[1]}", STORE: writer.store})
-    output = nodes.check(text, activated=nodes.env_b, cwd=program.parent, JAVA_HOME="/nowhere")
-    assert output.split()[-1] == str(RECORDS)
+    yield f"127.0.0.1:{found[1]}"
     assert server.poll() is None
     nodes.stop(server)
+
+
+@spec("P40")
+@pytest.mark.slow
+def test_connect_client_runs_the_same_program_and_streams(
+    nodes: Nodes, program: Path, writer: LogWriter, tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
+    names = tandemq_broker.name_servers
+    make_topics(names)
+    client = tmp_path / "client.py"
+    client.write_bytes(Path(on_connect.__file__).read_bytes())
+    with connect_server(nodes) as address:
+        text = replaced(blocks("Spark Connect")[1], {"spark-server:15002": address, STORE: writer.store})
+        output = nodes.check(text, activated=nodes.env_b, cwd=program.parent, JAVA_HOME="/nowhere")
+        assert output.split()[-1] == str(RECORDS)
+        text = f"python3 {client} sc://{address} {names} {tmp_path / 'queries'}"
+        check_results(nodes.check(text, activated=nodes.env_b, JAVA_HOME="/nowhere"), names)

@@ -1,14 +1,15 @@
 """Messages for the tests of the source and the sink."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from tandemq import PullConsumer
 from tandemq.client.aio.admin import Admin
 from tandemq.client.aio.producer import Producer
 from tandemq.client.connection import try_request
 from tandemq.client.producer.encoder import SendRequest
 from tandemq.model.codes import ResponseCode
-from tandemq.model.message import Message, MessageQueue, SendResult
+from tandemq.model.message import UNIQ_KEY, Message, MessageQueue, SendResult, StoredMessage
 
 
 def send(name_servers: str, messages: Sequence[Message], *, queue: MessageQueue | None = None) -> list[SendResult]:
@@ -24,6 +25,39 @@ def send(name_servers: str, messages: Sequence[Message], *, queue: MessageQueue 
 def numbered(topic: str, start: int, end: int, tags: str = "") -> list[Message]:
     """Return messages whose bodies are numbers."""
     return [Message(topic, str(number).encode(), tags, [f"key{number}"]) for number in range(start, end)]
+
+
+def received(name_servers: str, topic: str, count: int) -> list[StoredMessage]:
+    """Return the messages of a topic, which must exist; waits until there are `count`."""
+    return _read(name_servers, topic, lambda found: len(found) >= count)
+
+
+def unique_numbers(name_servers: str, topic: str, count: int) -> list[int]:
+    """Return the numbers in a topic's messages, one for each unique key; waits until there are `count` keys."""
+
+    def by_key(found: list[StoredMessage]) -> dict[str, int]:
+        numbers: dict[str, int] = {}
+        for message in found:
+            key, number = message.properties[UNIQ_KEY], int(message.body)
+            assert numbers.setdefault(key, number) == number, "two messages have the same unique key"
+        return numbers
+
+    return list(by_key(_read(name_servers, topic, lambda found: len(by_key(found)) >= count)).values())
+
+
+def _read(name_servers: str, topic: str, is_enough: Callable[[list[StoredMessage]], bool]) -> list[StoredMessage]:
+    async def operation() -> list[StoredMessage]:
+        async with PullConsumer(name_servers, group="readers") as consumer:
+            queues = await consumer.queues(topic)
+            consumer.assign(queues)
+            for queue in queues:
+                consumer.seek(queue, 0)
+            found: list[StoredMessage] = []
+            while not is_enough(found):
+                found += await consumer.poll(timeout_s=60)
+            return found
+
+    return asyncio.run(operation())
 
 
 def send_without_key(address: str, queue: MessageQueue) -> None:
