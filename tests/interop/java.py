@@ -39,6 +39,7 @@ Kind = Literal[
     "iceberg",
     "iceberg-spark",
     "proxy",
+    "registry",
     "grpc-client",
 ]
 T = TypeVar("T")
