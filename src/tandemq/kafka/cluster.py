@@ -56,6 +56,8 @@ class Pulled(NamedTuple):
     bounds: QueueBounds
     is_outside: bool = False
     """Whether the offset that was asked for is not within the bounds."""
+    size: int = 0
+    """Bytes of the messages as Kafka's records, once they are counted."""
 
 
 class ClusterReader:

@@ -12,6 +12,7 @@ Source: Kafka's protocol guide; docs/guides/kafka-consumers.md.
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tandemq.errors import NoRoute, ProtocolError, RemoteError, TandemError
 from tandemq.kafka.batches import encode_batch, record_bytes
@@ -50,6 +51,9 @@ WAIT_MAX_MS = 30_000
 """Longest wait of a fetch."""
 RESPONSE_BYTES_MAX = 8 << 20
 """Maximum size of the messages in a response; a single message may be larger."""
+HELD_BYTES_MAX = 256 << 20
+"""Maximum size of messages that were pulled and wait for the next fetch, of all connections together; each may hold the
+messages of one pull in any case."""
 PARTITIONS_MAX = 1_000
 """Maximum number of partitions of a request."""
 BULK_PARTITIONS_MAX = 8
@@ -70,10 +74,16 @@ class KafkaFront:
         self._cluster = cluster
         self._numbers = numbers
         self._address = address
+        self._held = _Held()
+
+    @property
+    def held_bytes(self) -> int:
+        """Size of messages that wait for fetches."""
+        return self._held.size
 
     def session(self) -> "FetchSession":
         """Return the state of a new connection."""
-        return FetchSession(self._cluster, self._numbers)
+        return FetchSession(self._cluster, self._numbers, self._held)
 
     async def answer(self, frame: bytes, session: "FetchSession") -> bytearray:
         """Return the response to a request, with its length.
@@ -138,20 +148,39 @@ class KafkaFront:
         return OffsetAnswer(partition, KafkaError.NONE, wanted, offset)
 
 
-class FetchSession:
-    """Pulls in flight of one connection."""
+@dataclass(slots=True)
+class _Held:
+    """Messages that were pulled and wait for a fetch."""
 
-    def __init__(self, cluster: ClusterReader, numbers: PartitionNumbers) -> None:
-        """No pull is in flight."""
+    size: int = 0
+
+
+class FetchSession:
+    """Pulls of one connection: in flight, or ended with messages that wait for the next fetch."""
+
+    def __init__(self, cluster: ClusterReader, numbers: PartitionNumbers, held_by_all: _Held) -> None:
+        """`held_by_all`: of all sessions."""
         self._cluster = cluster
         self._numbers = numbers
+        self._held_by_all = held_by_all
+        self._held = 0
         self._pulls: dict[tuple[MessageQueue, int], asyncio.Task[Pulled]] = {}
 
     def close(self) -> None:
         """Forget all pulls."""
-        for task in self._pulls.values():
-            task.cancel()
-        self._pulls.clear()
+        for key in list(self._pulls):
+            self._forget(key)
+
+    def _forget(self, key: tuple[MessageQueue, int]) -> None:
+        """Cancel a pull, or let its messages go."""
+        task = self._pulls.pop(key)
+        task.cancel()
+        if task.done() and not task.cancelled() and task.exception() is None:
+            self._hold(-task.result().size)
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        self._held_by_all.size += size
 
     async def fetch(self, request: FetchRequest) -> list[FetchAnswer]:
         """Return messages of the partitions as soon as there are `bytes_min` bytes, or an error; else when the wait
@@ -159,7 +188,7 @@ class FetchSession:
         parts = {part: self._numbers.queue(*part.partition) for part in request.parts}
         waiting = {part: (queue, part.offset) for part, queue in parts.items() if queue is not None}
         for key in self._pulls.keys() - waiting.values():
-            self._pulls.pop(key).cancel()
+            self._forget(key)
         end_s = asyncio.get_running_loop().time() + min(max(request.wait_ms, 0), WAIT_MAX_MS) / 1000
         is_bulk = len(waiting) <= BULK_PARTITIONS_MAX
         await self._wait(list(waiting.values()), request.bytes_min, end_s, is_bulk=is_bulk)
@@ -174,7 +203,7 @@ class FetchSession:
                 # Held by the broker: the offset is the queue's end.
                 answers.append(FetchAnswer(part.partition, KafkaError.NONE, part.offset, -1, b""))
                 continue
-            del self._pulls[queue, part.offset]
+            self._forget((queue, part.offset))
             answer = _answer_of(part, queue, task, left)
             left -= len(answer.batch)
             answers.append(answer)
@@ -197,7 +226,7 @@ class FetchSession:
             done = [task for task in tasks if task.done()]
             left_s = end_s - loop.time()
             found = sum(_bytes_of(task) for task in done)
-            if left_s <= 0 or found >= max(bytes_min, 1) or len(done) == len(tasks):
+            if left_s <= 0 or found >= min(max(bytes_min, 1), RESPONSE_BYTES_MAX) or len(done) == len(tasks):
                 return
             await asyncio.wait(
                 [task for task in tasks if not task.done()], timeout=left_s, return_when=asyncio.FIRST_COMPLETED
@@ -209,10 +238,20 @@ class FetchSession:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         pulled = await self._cluster.pull(pull)
+        pulled = pulled._replace(size=sum(map(record_bytes, pulled.messages)))
+        if not self._has_room(pulled.size):
+            pulled = Pulled((), pull.offset, pull.offset, pulled.bounds)  # pulled again by a later fetch
         early_s = began_s + EMPTY_PAUSE_S - loop.time()
         if early_s > 0 and _has_nothing(pulled):
             await asyncio.sleep(early_s)
+        self._hold(pulled.size)
         return pulled
+
+    def _has_room(self, size: int) -> bool:
+        """Return whether messages may be held: those of one pull in any case."""
+        return not self._held or (
+            self._held + size <= RESPONSE_BYTES_MAX and self._held_by_all.size + size <= HELD_BYTES_MAX
+        )
 
 
 def _has_nothing(pulled: Pulled) -> bool:
@@ -234,7 +273,7 @@ def _bytes_of(task: asyncio.Task[Pulled]) -> int:
     pulled = task.result()
     if not pulled.messages:
         return 0 if _has_nothing(pulled) else RESPONSE_BYTES_MAX
-    return sum(message.size for message in pulled.messages)
+    return pulled.size
 
 
 def _answer_of(part: FetchPart, queue: MessageQueue, task: asyncio.Task[Pulled], bytes_max: int) -> FetchAnswer:

@@ -14,7 +14,7 @@ from tandemq.kafka import front, server
 from tandemq.kafka.cluster import ClusterReader, Pulled, QueuePull
 from tandemq.kafka.front import PARTITIONS_MAX, KafkaFront
 from tandemq.kafka.partitions import PartitionNumbers
-from tandemq.kafka.requests import Api, KafkaError
+from tandemq.kafka.requests import Api, FetchPart, FetchRequest, KafkaError, TopicPartition
 from tandemq.kafka.server import FRAME_BYTES_MAX, KafkaServer
 from tandemq.kafka.wire import WireReader, WireWriter
 from tandemq.model.codes import ResponseCode
@@ -317,3 +317,48 @@ def test_a_response_is_cut_at_the_limits_of_the_request(tmp_path: Path) -> None:
         assert (await consumer.fetched())[0][2] > 3_000_000
 
     serve(tmp_path, test)
+
+
+@spec("P45")
+@pytest.mark.parametrize("limit", ["RESPONSE_BYTES_MAX", "HELD_BYTES_MAX"])
+def test_messages_beyond_what_may_be_held_are_pulled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    async def test(cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        consumer.fetch(5, numbers=(0, 1))
+        pulls = dict([await cluster.pulls.get(), await cluster.pulls.get()])
+        monkeypatch.setattr(front, limit, 1_500_000)
+        for pull, answer in pulls.items():
+            answer.set_result(Pulled([stored(5, b"x" * 1_000_000)], 5, 6, QueueBounds(0, 9)))
+        sizes = {number: size for number, (_, _, size) in (await consumer.fetched()).items()}
+        (full,) = [number for number, size in sizes.items() if size > 1_000_000]
+        assert sizes[1 - full] == 0
+        consumer.fetch(5, numbers=(1 - full,))
+        pull, answer = await cluster.pulls.get()
+        assert (pull.queue.queue_id, pull.offset) == (1 - full, 5)
+        answer.set_result(Pulled([stored(5, b"x" * 2_000_000)], 5, 6, QueueBounds(0, 9)))
+        assert (await consumer.fetched())[1 - full][2] > 2_000_000, "one pull's are held in any case"
+
+    serve(tmp_path, test)
+
+
+@spec("P45")
+def test_held_messages_of_a_closed_connection_are_forgotten(tmp_path: Path) -> None:
+    numbers = PartitionNumbers(tmp_path / "numbers.json")
+    numbers.update({"Orders": QUEUES})
+    cluster = FakeCluster()
+    served = KafkaFront(cluster, numbers, ("localhost", 9092))
+
+    async def test() -> None:
+        session = served.session()
+        parts = [FetchPart(TopicPartition("Orders", number), 5, 1 << 20) for number in (0, 1)]
+        fetching = asyncio.create_task(session.fetch(FetchRequest(WAIT_MS, 1 << 30, 1, parts)))
+        for pull, answer in [await cluster.pulls.get(), await cluster.pulls.get()]:
+            answer.set_result(pulled(pull, 1))
+        assert [bool(answer.batch) for answer in await fetching] == [True, False], "the other is held"
+        assert served.held_bytes > 0
+        session.close()
+        assert served.held_bytes == 0
+
+    asyncio.run(test())
