@@ -329,7 +329,7 @@ def test_messages_beyond_what_may_be_held_are_pulled_again(
         consumer.fetch(5, numbers=(0, 1))
         pulls = dict([await cluster.pulls.get(), await cluster.pulls.get()])
         monkeypatch.setattr(front, limit, 1_500_000)
-        for pull, answer in pulls.items():
+        for answer in pulls.values():
             answer.set_result(Pulled([stored(5, b"x" * 1_000_000)], 5, 6, QueueBounds(0, 9)))
         sizes = {number: size for number, (_, _, size) in (await consumer.fetched()).items()}
         (full,) = [number for number, size in sizes.items() if size > 1_000_000]
