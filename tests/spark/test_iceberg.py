@@ -345,6 +345,12 @@ def test_table_in_s3_is_written_with_the_credentials_of_its_catalogue_which_are_
     assert kept and not [body for body in kept if SECRET.encode() in body]
 
 
+def test_missing_package_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tandemq.spark.lake.iceberg", None)
+    with pytest.raises(ConfigError, match=r"needs pyiceberg.*pip install 'tandemq\[iceberg\]'"):
+        open_lake(URL)
+
+
 @spec("P46")
 def test_errors_of_the_catalogue_have_one_line_without_its_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

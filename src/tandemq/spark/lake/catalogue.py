@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     ForbiddenError,
@@ -155,6 +156,13 @@ class Catalogue:
         if not self.call(lambda: self._catalog.namespace_exists(self.namespace)):
             self.call(lambda: self._catalog.create_namespace_if_not_exists(self.namespace))
         self.call(lambda: self._catalog.create_table(self.table, schema, sort_order=order, properties=dict(properties)))
+
+    def commit(self, table: Any, requirements: tuple[Any, ...], updates: tuple[Any, ...]) -> None:
+        """Send a commit once, and load the new version into the table. Raises errors of pyiceberg and its libraries."""
+        done = self._catalog.commit_table(table, requirements, updates)
+        if not isinstance(self._catalog, RestCatalog):  # a service does it by itself
+            self._catalog._delete_old_metadata(table.io, table.metadata, done.metadata)  # noqa: SLF001
+        table.metadata, table.metadata_location = done.metadata, done.metadata_location
 
     def call(self, operation: Callable[[], T]) -> T:
         """Call an operation, again while the catalogue does not respond.

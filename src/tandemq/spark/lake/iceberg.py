@@ -247,7 +247,7 @@ class IcebergLake:
         requirements = (*transaction._requirements, AssertTableUUID(uuid=self._table.metadata.table_uuid))  # noqa: SLF001
         is_refused = False
         try:
-            self._table._do_commit(updates=transaction._updates, requirements=requirements)  # noqa: SLF001
+            self._catalogue.commit(self._table, requirements, transaction._updates)  # noqa: SLF001
             return True
         except CommitFailedException:
             is_refused = True
