@@ -40,6 +40,7 @@ Kind = Literal[
     "iceberg-spark",
     "proxy",
     "registry",
+    "yarn",
     "grpc-client",
 ]
 T = TypeVar("T")
