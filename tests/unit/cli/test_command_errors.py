@@ -46,7 +46,7 @@ ARGUMENTS = {
     "topic delete": "NoTopic",
     "topic show": "NoTopic",
 }
-SERVERS = {"broker", "console", "proxy", "doctor", "message recall", "spark"}
+SERVERS = {"broker", "console", "kafka", "proxy", "doctor", "message recall", "spark"}
 """Commands with --namesrv that run without an answer, or that report something else first."""
 
 
