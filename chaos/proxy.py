@@ -47,6 +47,7 @@ class ProxyLoop:
     async def _end(self) -> None:
         for server in self.servers:
             server.close()
+        await asyncio.sleep(0)  # what has just been accepted begins, and ends its connection when it is cancelled
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -106,7 +107,7 @@ class Proxy:
             return
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             writer.transport.abort()
             return
         if self._is_cut():  # meanwhile
@@ -125,6 +126,9 @@ class Proxy:
                     size = _SLOW_PIECE_BYTES if self._behaviour == "slow" else len(data)
                     await self._forward(data[:size], writer, direction)
                     data = data[size:]
+        except asyncio.CancelledError:
+            writer.transport.abort()  # at the end nobody waits until all is sent
+            raise
         finally:
             writer.transport.abort() if self._is_cut() else writer.close()
 

@@ -1,8 +1,10 @@
 """What the proxies of `make chaos` do to connections: both directions, or one of them."""
 
+import gc
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -130,3 +132,19 @@ def test_jitter_keeps_the_order(pair: Pair) -> None:
 
 def test_every_behaviour_is_tested_here() -> None:
     assert len(BEHAVIOURS) == 10
+
+
+def test_stopped_loop_leaves_no_connection_open_whose_bytes_nobody_takes() -> None:
+    where = ProxyLoop()
+    pair = Pair(where)
+    pair.near.settimeout(_SILENCE_S)
+    with pytest.raises(TimeoutError):  # all buffers up to the far end are full
+        while True:
+            pair.near.sendall(b"x" * (1 << 20))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        where.stop()
+        del where.servers[:]
+        gc.collect()
+    pair.close()
+    assert [str(one.message) for one in found] == []
