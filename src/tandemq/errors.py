@@ -85,7 +85,7 @@ class FrameError(ProtocolError):
 
 
 class AuthenticationError(ProtocolError):
-    """The peer did not prove that it knows the replication secret."""
+    """The peer did not prove that it knows a secret: of replication, or the key of a user."""
 
 
 class NetworkError(TandemError):

@@ -1,4 +1,6 @@
-"""aiokafka as a reader: `aiokafka_reader.py BOOTSTRAP TOPIC COUNT [CA CERT KEY]`, run by the environment that has it.
+"""aiokafka as a reader, run by the environment that has it.
+
+    aiokafka_reader.py BOOTSTRAP TOPIC COUNT [CA CERT KEY | USER PASSWORD]
 
 It assigns all partitions and prints their bounds, then COUNT messages from the start, as lines of JSON.
 """
@@ -11,11 +13,15 @@ import sys
 import aiokafka
 
 
-async def main(bootstrap: str, topic: str, count: str, *files: str) -> None:
+async def main(bootstrap: str, topic: str, count: str, *proofs: str) -> None:
     """Read and print."""
-    options = {}
-    if files:
-        ca, cert, private = files
+    options: dict[str, object] = {}
+    if len(proofs) == 2:
+        user, password = proofs
+        options = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+        options |= {"sasl_plain_username": user, "sasl_plain_password": password}
+    elif proofs:
+        ca, cert, private = proofs
         context = ssl.create_default_context(cafile=ca)
         context.load_cert_chain(cert, private)
         options = {"security_protocol": "SSL", "ssl_context": context}

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 import trustme
+from click.testing import CliRunner
 
 from bench.spark.kafka import KAFKA, KafkaBroker
+from tandemq.cli import main
+from tandemq.client.admin.queries import TOOLS_GROUP
 from tandemq.client.blocking import BlockingProducer
 from tandemq.model.message import Message
 from tandemq.run.local import LocalCluster
@@ -53,14 +56,22 @@ def send(name_servers: str, numbers: range) -> None:
             producer.send(Message(TOPIC, b"%d" % number, keys=[f"k{number}"], tags="paid", properties=properties))
 
 
-def read(address: str, count: int, *files: str) -> tuple[list[list[int]], list[list[Any]]]:
+def read(address: str, count: int, *proofs: str) -> tuple[list[list[int]], list[list[Any]]]:
     """Return the bounds of the partitions and the messages that aiokafka reads."""
     script = Path(__file__).with_name("aiokafka_reader.py")
-    words = [str(aiokafka_python()), str(script), address, TOPIC, str(count), *files]
+    words = [str(aiokafka_python()), str(script), address, TOPIC, str(count), *proofs]
     done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     bounds, *messages = [json.loads(line) for line in done.stdout.splitlines()]
     return bounds, messages
+
+
+def java(address: str, tool: str, *words: str) -> list[str]:
+    """Return the lines that one of Kafka's tools for Java prints about the topic."""
+    command = [java_executable(), "-cp", JavaJars.class_path("kafka", KAFKA), f"org.apache.kafka.tools.{tool}"]
+    command += ["--bootstrap-server", address, "--topic", TOPIC, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    return done.stdout.splitlines()
 
 
 @spec("P43")
@@ -107,28 +118,11 @@ def test_kafkas_java_consumer_reads_a_queue_in_order_and_finds_offsets(
     make_topic(names, TOPIC)
     send(names, range(COUNT))
     with kafka(names, tmp_path / "numbers.json") as address:
-
-        def run(tool: str, *words: str) -> list[str]:
-            command = [java_executable(), "-cp", JavaJars.class_path("kafka", KAFKA), f"org.apache.kafka.tools.{tool}"]
-            command += ["--bootstrap-server", address, "--topic", TOPIC, *words]
-            return subprocess.run(
-                command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
-            ).stdout.splitlines()
-
-        ends = dict(line.split(":")[1:] for line in run("GetOffsetShell"))
+        ends = dict(line.split(":")[1:] for line in java(address, "GetOffsetShell"))
         assert sum(map(int, ends.values())) == COUNT
-        lines = run(
-            *(
-                "consumer.ConsoleConsumer",
-                "--partition",
-                "0",
-                "--offset",
-                "5",
-                "--max-messages",
-                str(int(ends["0"]) - 5),
-            ),
-            *("--property", "print.offset=true", "--property", "print.key=true"),
-        )
+        words = ["--partition", "0", "--offset", "5", "--max-messages", str(int(ends["0"]) - 5)]
+        words += ["--property", "print.offset=true", "--property", "print.key=true"]
+        lines = java(address, "consumer.ConsoleConsumer", *words)
     rows = [line.split("\t") for line in lines]
     assert [offset for offset, _, _ in rows] == [f"Offset:{offset}" for offset in range(5, int(ends["0"]))]
     bodies = [int(body) for _, _, body in rows]
@@ -157,6 +151,50 @@ def test_consumers_present_certificates_if_they_must(tandemq_broker: LocalCluste
         assert len(read(address, 8, ca, *files["reader"])[1]) == 8
         with pytest.raises(AssertionError, match="KafkaConnectionError"):
             read(address, 8)
+
+
+@spec("P49")
+def test_consumers_sign_in_as_users_of_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def act_as(user: str, key: str) -> None:
+        monkeypatch.setenv("TANDEMQ_ACCESS_KEY", user)
+        monkeypatch.setenv("TANDEMQ_SECRET_KEY", key)
+
+    admin = "admin", "a key of the administrator"
+    settings = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": json.dumps({"username": admin[0], "password": admin[1]}),
+    }
+    act_as(*admin)
+    with LocalCluster(tmp_path / "cluster", groups=1, slaves=0, settings=settings) as cluster:
+        names = cluster.name_servers
+        make_topic(names, TOPIC)
+        send(names, range(COUNT))
+        keys = {}
+        for user in ("reader", "stranger"):
+            words = ["acl", "user", "create", user, "-n", names]
+            keys[user] = CliRunner().invoke(main, words, catch_exceptions=False).stdout.split()[3]
+        for resource in (f"Topic:{TOPIC}", f"Group:{TOOLS_GROUP}"):
+            words = ["acl", "allow", "reader", resource, "--action", "Sub", "-n", names]
+            assert CliRunner().invoke(main, words, catch_exceptions=False).exit_code == 0
+        with kafka(names, tmp_path / "numbers.json", "--sasl") as address:
+            _, messages = read(address, COUNT, "reader", keys["reader"])
+            assert sorted(int(body) for *_, body, _ in messages) == list(range(COUNT))
+            signing = tmp_path / "client.properties"
+            signing.write_text(
+                "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+                "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+                f'username="reader" password="{keys["reader"]}";\n'
+            )
+            ends = java(address, "GetOffsetShell", "--command-config", str(signing))
+            assert sum(int(line.split(":")[2]) for line in ends) == COUNT
+            for proofs, error in (
+                (("reader", "another key"), "authentication failed"),
+                (("stranger", keys["stranger"]), "TopicAuthorizationFailed"),
+                ((), "KafkaConnectionError"),
+            ):
+                with pytest.raises(AssertionError, match=error):
+                    read(address, COUNT, *proofs)
 
 
 @spec("P44")

@@ -17,7 +17,6 @@ import pytest
 from google.protobuf.message import Message as Protobuf
 
 from tandemq.boundary import LinkKind
-from tandemq.broker.features.access.control import NOT_AUTHENTICATED
 from tandemq.broker.features.access.needs import OPEN
 from tandemq.codec.ha import (
     TLS_BEGIN,
@@ -30,7 +29,7 @@ from tandemq.codec.ha import (
 )
 from tandemq.codec.proofs import NONCE_BYTES, Keyring
 from tandemq.codec.remoting.signature import signed
-from tandemq.model.access import Credentials
+from tandemq.model.access import NOT_AUTHENTICATED, Credentials
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.nameserver.access import NameServerRight

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tandemq.cli.doctor.settings_checks import is_loopback
 from tandemq.cli.support.client_session import namesrv_option
 from tandemq.cli.support.output import json_flag
 from tandemq.cli.support.tls import client_tls
@@ -49,6 +50,7 @@ def need_crc32c() -> None:
 @click.option("--certificate", type=_FILE, help="TLS certificate, PEM.")
 @click.option("--key", type=_FILE, help="Private key of the certificate, PEM.")
 @click.option("--client-ca", type=_FILE, help="Consumers need certificates of these authorities, PEM.")
+@click.option("--sasl", is_flag=True, help="Consumers sign in as users of the cluster (SASL PLAIN).")
 @namesrv_option
 @json_flag("Print the address as one line of JSON.")
 @click.option(
@@ -62,25 +64,26 @@ def kafka(
     certificate: str | None,
     key: str | None,
     client_ca: str | None,
+    sasl: bool,
     name_servers: str,
     as_json: bool,
     while_stdin: bool,
 ) -> None:
     """Serve topics to Kafka consumers, read-only, until SIGTERM or SIGINT.
 
-    Consumers assign partitions, as Spark's Kafka source does; there are no consumer groups. Every consumer that
-    reaches the port reads with the rights of the user of TANDEMQ_CREDENTIALS: on other addresses than loopback use
-    --client-ca.
+    Consumers assign partitions, as Spark's Kafka source does; there are no consumer groups. Without --sasl every
+    consumer that reaches the port reads with the rights of the user of TANDEMQ_CREDENTIALS.
     """
     need_crc32c()
     from tandemq.kafka.server import KafkaAddress  # noqa: PLC0415  # --help needs none of it
 
     address = KafkaAddress(host, port, advertised_host, certificate or "", key or "", client_ca or "")
+    _check_access(address, sasl=sasl)
     if while_stdin:
         threading.Thread(target=_wait_for_end, name="stdin", daemon=True).start()
     import asyncio  # noqa: PLC0415
 
-    asyncio.run(_serve(address, partitions, name_servers, as_json=as_json))
+    asyncio.run(_serve(address, partitions, name_servers, sasl=sasl, as_json=as_json))
 
 
 def _wait_for_end() -> None:
@@ -89,8 +92,23 @@ def _wait_for_end() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-async def _serve(address: "KafkaAddress", partitions: Path, name_servers: str, *, as_json: bool) -> None:
-    from tandemq.kafka.cluster import ClusterReader  # noqa: PLC0415  # as above
+def _check_access(address: "KafkaAddress", *, sasl: bool) -> None:
+    """Refuse passwords without TLS, and warn if any consumer may read, on other addresses than the loopback.
+
+    Raises:
+        ConfigError: passwords would be sent as they are.
+    """
+    if is_loopback(address.host):
+        return
+    if sasl and not address.certificate:
+        raise ConfigError("--sasl sends passwords as they are: it needs --certificate and --key beyond the loopback")
+    if not (sasl or address.client_authorities):
+        click.echo("warning: every consumer that reaches this port may read; see --sasl and --client-ca", err=True)
+
+
+async def _serve(address: "KafkaAddress", partitions: Path, name_servers: str, *, sasl: bool, as_json: bool) -> None:
+    from tandemq.kafka.accounts import KafkaAccounts  # noqa: PLC0415  # as above
+    from tandemq.kafka.cluster import ClusterReader  # noqa: PLC0415
     from tandemq.kafka.front import KafkaFront  # noqa: PLC0415
     from tandemq.kafka.partitions import PartitionNumbers  # noqa: PLC0415
     from tandemq.kafka.server import KafkaServer, wait_for_signal  # noqa: PLC0415
@@ -98,8 +116,10 @@ async def _serve(address: "KafkaAddress", partitions: Path, name_servers: str, *
     numbers, context, host = PartitionNumbers(partitions), address.context(), address.advertised
     listeners = address.listen()
     port = listeners[0].getsockname()[1]
-    cluster = ClusterReader(name_servers, client_tls())
-    server = KafkaServer(KafkaFront(cluster, numbers, (host, port)), context)
+    tls = client_tls()
+    cluster = ClusterReader(name_servers, tls)
+    accounts = KafkaAccounts(lambda user: ClusterReader(name_servers, tls, user)) if sasl else None
+    server = KafkaServer(KafkaFront(cluster, numbers, (host, port), accounts), context)
     try:
         await cluster.start(AUTO_CREATE_TOPIC)
         await server.start(listeners)
@@ -113,3 +133,5 @@ async def _serve(address: "KafkaAddress", partitions: Path, name_servers: str, *
     finally:
         await server.close()
         await cluster.close()
+        if accounts is not None:
+            await accounts.close()

@@ -19,12 +19,12 @@ from tandemq.client.core.operations import Steps, ask_any_code, number, refusal,
 from tandemq.client.core.pulled import decode_pulled
 from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.config.tls import ClientTls
-from tandemq.errors import NetworkError, NotConnected, ProtocolError, RemoteError, TandemError
-from tandemq.model.access import Credentials
+from tandemq.errors import AuthenticationError, NetworkError, NotConnected, ProtocolError, RemoteError, TandemError
+from tandemq.model.access import NOT_AUTHENTICATED, Credentials
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue, StoredMessage
-from tandemq.model.topic import own_topics
+from tandemq.model.topic import AUTO_CREATE_TOPIC, own_topics
 
 T = TypeVar("T")
 HELD_MS = 15_000
@@ -91,6 +91,36 @@ class ClusterReader:
     async def _run(self, steps: Steps[T]) -> T:
         shell = self._shell
         return await shell.done(shell.node.runner.start(steps, shell.now))
+
+    async def addresses(self) -> list[str]:
+        """Return the addresses of all brokers.
+
+        Raises:
+            NetworkError, RemoteError: no name server responds, or it refuses.
+        """
+        info = await self._run(cluster_info(self._shell.node.routes))
+        return [address for group in info.brokers.values() for address in group.members.values()]
+
+    async def check_user(self, addresses: Sequence[str]) -> None:
+        """Have the first broker that responds check the user that signs. Brokers of RocketMQ, and those without access
+        control, leave it to each read.
+
+        Raises:
+            AuthenticationError: the broker does not know the user, or the key is another one.
+            NetworkError: none responds.
+        """
+        last: NetworkError = NotConnected("no broker is registered")
+        for address in addresses:
+            command = request(RequestCode.GET_MAX_OFFSET, topic=AUTO_CREATE_TOPIC, queueId=0)
+            try:
+                answer = await self._run(ask_any_code(address, command, ANSWER_MS))
+            except NetworkError as error:
+                last = error
+                continue
+            if answer.code == ResponseCode.NO_PERMISSION and NOT_AUTHENTICATED in (answer.remark or ""):
+                raise AuthenticationError(NOT_AUTHENTICATED)
+            return
+        raise last
 
     async def topics(self) -> list[str]:
         """Return the names of all topics but those of the system.

@@ -13,14 +13,17 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from tandemq.errors import NoRoute, ProtocolError, RemoteError, TandemError
+from tandemq.errors import AuthenticationError, NoRoute, ProtocolError, RemoteError, TandemError
+from tandemq.kafka.accounts import MECHANISM, KafkaAccounts
 from tandemq.kafka.batches import encode_batch, record_bytes
 from tandemq.kafka.cluster import ClusterReader, Pulled, QueuePull
 from tandemq.kafka.partitions import PartitionNumbers
 from tandemq.kafka.requests import (
     EARLIEST,
     LATEST,
+    SASL_VERSIONS,
     VERSIONS,
     Api,
     FetchAnswer,
@@ -32,11 +35,16 @@ from tandemq.kafka.requests import (
     PartitionState,
     TopicMetadata,
     TopicPartition,
+    Versions,
     read_fetch,
     read_header,
+    read_mechanism,
     read_metadata,
     read_offsets,
+    read_token,
+    write_authenticated,
     write_fetch,
+    write_handshake,
     write_metadata,
     write_offsets,
     write_versions,
@@ -69,11 +77,26 @@ CLUSTER = "tandemq"
 class KafkaFront:
     """Answers requests of all connections."""
 
-    def __init__(self, cluster: ClusterReader, numbers: PartitionNumbers, address: tuple[str, int]) -> None:
-        """`address`: host and port under which consumers reach this server."""
+    def __init__(
+        self,
+        cluster: ClusterReader,
+        numbers: PartitionNumbers,
+        address: tuple[str, int],
+        accounts: KafkaAccounts | None = None,
+    ) -> None:
+        """Begin without connections.
+
+        Args:
+            cluster: tells topics and queues, and reads for consumers that do not sign in.
+            numbers: of partitions.
+            address: host and port under which consumers reach this server.
+            accounts: users that consumers must sign in as; None: they need not.
+        """
         self._cluster = cluster
         self._numbers = numbers
         self._address = address
+        self._accounts = accounts
+        self._versions: Versions = VERSIONS if accounts is None else VERSIONS | SASL_VERSIONS
         self._held = _Held()
 
     @property
@@ -83,7 +106,13 @@ class KafkaFront:
 
     def session(self) -> "FetchSession":
         """Return the state of a new connection."""
-        return FetchSession(self._cluster, self._numbers, self._held)
+        return FetchSession(self._cluster if self._accounts is None else None, self._numbers, self._held)
+
+    def end(self, session: "FetchSession") -> None:
+        """End a session: its connection has ended."""
+        session.close()
+        if self._accounts is not None and session.cluster is not None:
+            self._accounts.leave(session.cluster)
 
     async def answer(self, frame: bytes, session: "FetchSession") -> bytearray:
         """Return the response to a request, with its length.
@@ -93,21 +122,28 @@ class KafkaFront:
         """
         reader = WireReader(frame)
         header = read_header(reader)
-        if header.api not in VERSIONS:
+        if header.api not in self._versions:
             raise ProtocolError(f"request {header.api} of {header.client!r} is not served: consumers assign partitions")
         api, version = Api(header.api), header.version
-        low, high = VERSIONS[api]
+        low, high = self._versions[api]
         if api is not Api.API_VERSIONS and not low <= version <= high:
             raise ProtocolError(f"version {version} of {api.name} is not served: {low} to {high} are")
         if api is Api.API_VERSIONS:
-            body = write_versions(version)
+            body = write_versions(version, self._versions)
+        elif api is Api.SASL_HANDSHAKE:
+            is_served = read_mechanism(reader) == MECHANISM
+            body = write_handshake(MECHANISM, KafkaError.NONE if is_served else KafkaError.UNSUPPORTED_SASL_MECHANISM)
+        elif api is Api.SASL_AUTHENTICATE:
+            body = write_authenticated(version, *await self._sign_in(read_token(reader), session))
+        elif session.cluster is None:
+            raise ProtocolError(f"{header.client!r} does not sign in (SASL)")
         elif api is Api.METADATA:
             states = await self._states(read_metadata(reader, version))
             body = write_metadata(version, self._address, CLUSTER, states)
         elif api is Api.LIST_OFFSETS:
             questions = read_offsets(reader, version)
             _check_count(len(questions))
-            body = write_offsets(version, await asyncio.gather(*map(self._offset, questions)))
+            body = write_offsets(version, await asyncio.gather(*map(partial(self._offset, session.cluster), questions)))
         else:
             request = read_fetch(reader, version)
             _check_count(len(request.parts))
@@ -116,6 +152,18 @@ class KafkaFront:
         start.int32(4 + len(body.data))
         start.int32(header.correlation_id)
         return start.data + body.data
+
+    async def _sign_in(self, token: bytes, session: "FetchSession") -> tuple[KafkaError, str | None]:
+        """Sign a connection in; returns the error, and what it says."""
+        if self._accounts is None or session.cluster is not None:
+            return KafkaError.ILLEGAL_SASL_STATE, "this connection has signed in"
+        try:
+            session.cluster = await self._accounts.sign_in(token, await self._cluster.addresses())
+        except AuthenticationError as error:
+            log.warning("a consumer is refused: %s", error)
+            await asyncio.sleep(FAILED_PAUSE_S)
+            return KafkaError.SASL_AUTHENTICATION_FAILED, str(error)
+        return KafkaError.NONE, None
 
     async def _states(self, names: Sequence[str] | None) -> list[TopicMetadata]:
         if names is None:
@@ -131,16 +179,16 @@ class KafkaFront:
             states.append(TopicMetadata(name, error, partitions))
         return states
 
-    async def _offset(self, question: OffsetQuestion) -> OffsetAnswer:
+    async def _offset(self, cluster: ClusterReader, question: OffsetQuestion) -> OffsetAnswer:
         partition, wanted = question
         queue = self._numbers.queue(*partition)
         if queue is None:
             return OffsetAnswer(partition, KafkaError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
         try:
-            bounds = await self._cluster.bounds(queue)
+            bounds = await cluster.bounds(queue)
             if wanted in (EARLIEST, LATEST):
                 return OffsetAnswer(partition, KafkaError.NONE, -1, bounds.end if wanted == LATEST else bounds.first)
-            offset = await self._cluster.at_time(queue, wanted)
+            offset = await cluster.at_time(queue, wanted)
         except TandemError as error:
             return OffsetAnswer(partition, _error_of(error, queue), -1, -1)
         if offset >= bounds.end:
@@ -158,9 +206,9 @@ class _Held:
 class FetchSession:
     """Pulls of one connection: in flight, or ended with messages that wait for the next fetch."""
 
-    def __init__(self, cluster: ClusterReader, numbers: PartitionNumbers, held_by_all: _Held) -> None:
-        """`held_by_all`: of all sessions."""
-        self._cluster = cluster
+    def __init__(self, cluster: ClusterReader | None, numbers: PartitionNumbers, held_by_all: _Held) -> None:
+        """`cluster`: None until the consumer has signed in; `held_by_all`: of all sessions."""
+        self.cluster = cluster
         self._numbers = numbers
         self._held_by_all = held_by_all
         self._held = 0
@@ -237,7 +285,8 @@ class FetchSession:
         delayed."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        pulled = await self._cluster.pull(pull)
+        assert self.cluster is not None
+        pulled = await self.cluster.pull(pull)
         pulled = pulled._replace(size=sum(map(record_bytes, pulled.messages)))
         if not self._has_room(pulled.size):
             pulled = Pulled((), pull.offset, pull.offset, pulled.bounds)  # pulled again by a later fetch

@@ -6,7 +6,7 @@ there is one with them, because consumers ask in it first.
 Source: Kafka's protocol guide and message schemas (ApiVersions, Metadata, ListOffsets, Fetch).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
@@ -22,11 +22,16 @@ class Api(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
+    SASL_AUTHENTICATE = 36
 
 
 VERSIONS = {Api.FETCH: (4, 11), Api.LIST_OFFSETS: (1, 5), Api.METADATA: (0, 8), Api.API_VERSIONS: (0, 3)}
-"""Lowest and highest version of each."""
+"""Lowest and highest version of each that reads."""
+SASL_VERSIONS = {Api.SASL_HANDSHAKE: (1, 1), Api.SASL_AUTHENTICATE: (0, 1)}
+"""The same of those that sign in."""
+Versions = Mapping[Api, tuple[int, int]]
 TAGGED_API_VERSIONS = 3
 """Version of ApiVersions from which on it has tagged fields."""
 
@@ -40,7 +45,10 @@ class KafkaError(IntEnum):
     UNKNOWN_TOPIC_OR_PARTITION = 3
     NOT_LEADER = 6
     TOPIC_AUTHORIZATION_FAILED = 29
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
+    SASL_AUTHENTICATION_FAILED = 58
 
 
 class RequestHeader(NamedTuple):
@@ -129,18 +137,18 @@ def read_header(reader: WireReader) -> RequestHeader:
     return RequestHeader(reader.int16(), reader.int16(), reader.int32(), reader.string() or "")
 
 
-def write_versions(version: int) -> WireWriter:
+def write_versions(version: int, served: Versions) -> WireWriter:
     """Return the response to ApiVersions. A `version` that is not known is answered as version 0, with an error."""
     writer = WireWriter()
-    low, high = VERSIONS[Api.API_VERSIONS]
+    low, high = served[Api.API_VERSIONS]
     is_known = low <= version <= high
     writer.int16(KafkaError.NONE if is_known else KafkaError.UNSUPPORTED_VERSION)
     is_tagged = is_known and version >= TAGGED_API_VERSIONS
     if is_tagged:
-        writer.int8(len(VERSIONS) + 1)
+        writer.int8(len(served) + 1)
     else:
-        writer.int32(len(VERSIONS))
-    for api, (first, last) in VERSIONS.items():
+        writer.int32(len(served))
+    for api, (first, last) in served.items():
         writer.int16(api)
         writer.int16(first)
         writer.int16(last)
@@ -150,6 +158,44 @@ def write_versions(version: int) -> WireWriter:
         writer.int32(0)
     if is_tagged:
         writer.int8(0)
+    return writer
+
+
+def read_mechanism(reader: WireReader) -> str:
+    """Read SaslHandshake: the mechanism that the consumer wants.
+
+    Raises:
+        ProtocolError: the request is malformed.
+    """
+    return reader.string() or ""
+
+
+def write_handshake(mechanism: str, error: KafkaError) -> WireWriter:
+    """Return the response to SaslHandshake. `mechanism`: the one that is served."""
+    writer = WireWriter()
+    writer.int16(error)
+    writer.int32(1)
+    writer.string(mechanism)
+    return writer
+
+
+def read_token(reader: WireReader) -> bytes:
+    """Read SaslAuthenticate: the token of the mechanism.
+
+    Raises:
+        ProtocolError: the request is malformed.
+    """
+    return reader.sized()
+
+
+def write_authenticated(version: int, error: KafkaError, reason: str | None) -> WireWriter:
+    """Return the response to SaslAuthenticate. `reason`: of the error."""
+    writer = WireWriter()
+    writer.int16(error)
+    writer.string(reason)
+    writer.sized(b"")
+    if version >= 1:
+        writer.int64(0)  # it does not end
     return writer
 
 

@@ -155,7 +155,7 @@ class KafkaServer:
         except (TimeoutError, OSError, EOFError) as error:
             log.info("the connection of %s ended: %r", peer, error)
         finally:
-            session.close()
+            self._front.end(session)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

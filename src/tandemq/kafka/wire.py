@@ -57,6 +57,14 @@ class WireReader:
         self._at += size
         return self._data[self._at - size : self._at].decode("utf-8", "replace")
 
+    def sized(self) -> bytes:
+        """Read bytes behind their length; none if they are null."""
+        size = max(self.int32(), 0)
+        if size > len(self._data) - self._at:
+            raise ProtocolError("the request ends within bytes")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
     def array(self, element: Callable[[], T]) -> list[T] | None:
         """Read an array, each element by a function; None if it is null.
 

@@ -51,6 +51,10 @@ class ResourceKind(Enum):
 _KINDS = {kind.value.lower(): kind for kind in ResourceKind}
 
 
+NOT_AUTHENTICATED = "authentication failed: the user, or the signature, is missing or wrong"
+"""Remark of refusals; it does not tell whether the user exists."""
+
+
 class Credentials(NamedTuple):
     """Name and key of a user."""
 

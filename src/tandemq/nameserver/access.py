@@ -17,13 +17,12 @@ from tandemq.codec.remoting.signature import ACCESS_KEY, is_signed, member_user
 from tandemq.config.access import configured_users
 from tandemq.config.account_files import AccountFiles
 from tandemq.config.file_accounts import CHECK_MS, FileAccounts
-from tandemq.model.access import RESERVED_PREFIX, AclUser, Need, ResourceKind, actions
+from tandemq.model.access import NOT_AUTHENTICATED, RESERVED_PREFIX, AclUser, Need, ResourceKind, actions
 from tandemq.model.command import Command
 from tandemq.model.white_addresses import white_addresses
 from tandemq.nameserver.running_config import RunningConfig
 
 log = logging.getLogger(__name__)
-NOT_AUTHENTICATED = "authentication failed: the user, or the signature, is missing or wrong"
 _NOBODY_KEY = "no user has this key"
 _UPDATE = Need(ResourceKind.CLUSTER, "", actions("Update"))
 

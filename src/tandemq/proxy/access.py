@@ -23,7 +23,7 @@ from tandemq.codec.remoting.fastjson import loads
 from tandemq.codec.remoting.signature import is_grpc_signed, parse_authorization
 from tandemq.config.settings import ProxyConfig
 from tandemq.errors import LocalError, NetworkError, ProtocolError, TandemError
-from tandemq.model.access import SUBJECT_PREFIX, AclUser, Need, Policy, ResourceKind, Rules, actions
+from tandemq.model.access import NOT_AUTHENTICATED, SUBJECT_PREFIX, AclUser, Need, Policy, ResourceKind, Rules, actions
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.quota import USER, Quota
 from tandemq.proxy.names import Caller, group_of, topic_of
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 KEPT_MS = 20_000
 """Age at which a user is fetched again."""
 USERS_KEPT_MAX, UNKNOWN_KEPT_MAX = 10_000, 1_000
-NOT_AUTHENTICATED = "authentication failed: the user, or the signature, is missing or wrong"
 PUB, SUB, PUB_OR_SUB = actions("Pub"), actions("Sub"), actions("Pub", "Sub", "Get")
 _NOBODY_KEY = "no user has this key"
 

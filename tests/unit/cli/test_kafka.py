@@ -26,6 +26,7 @@ def test_options_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         (["--certificate", str(file)], "--certificate and --key need each other"),
         (["--client-ca", str(file)], "--client-ca needs --certificate"),
         (["--host", "0.0.0.0"], "give --advertised-host"),
+        (["--host", "0.0.0.0", "--advertised-host", "a", "--sasl"], "it needs --certificate and --key"),
     ):
         result = CliRunner().invoke(main, ["kafka", "--partitions", str(tmp_path / "numbers.json"), *options])
         assert result.exit_code == EXIT_USAGE

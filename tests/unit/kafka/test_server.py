@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from tandemq.client.consumer.offsets.lookup import QueueBounds
-from tandemq.errors import NetworkError, RemoteError
-from tandemq.kafka import front, server
+from tandemq.errors import AuthenticationError, NetworkError, RemoteError
+from tandemq.kafka import accounts, front, server
+from tandemq.kafka.accounts import KafkaAccounts
 from tandemq.kafka.cluster import ClusterReader, Pulled, QueuePull
 from tandemq.kafka.front import PARTITIONS_MAX, KafkaFront
 from tandemq.kafka.partitions import PartitionNumbers
 from tandemq.kafka.requests import Api, FetchPart, FetchRequest, KafkaError, TopicPartition
 from tandemq.kafka.server import FRAME_BYTES_MAX, KafkaServer
 from tandemq.kafka.wire import WireReader, WireWriter
+from tandemq.model.access import NOT_AUTHENTICATED, Credentials
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import MessageQueue
 from tests.spec import spec
@@ -32,6 +34,7 @@ class FakeCluster(ClusterReader):
     def __init__(self) -> None:
         self.pulls: asyncio.Queue[tuple[QueuePull, asyncio.Future[Pulled]]] = asyncio.Queue()
         self.error: Exception | None = None
+        self.is_closed = False
 
     async def topics(self) -> list[str]:
         return ["Orders"]
@@ -46,6 +49,17 @@ class FakeCluster(ClusterReader):
 
     async def at_time(self, queue: MessageQueue, wall_ms: int) -> int:
         return wall_ms
+
+    async def addresses(self) -> list[str]:
+        return ["127.0.0.1:10911"]
+
+    async def check_user(self, addresses: Sequence[str]) -> None:
+        assert addresses == await self.addresses()
+        if self.error is not None:
+            raise self.error
+
+    async def close(self) -> None:
+        self.is_closed = True
 
     async def pull(self, pull: QueuePull) -> Pulled:
         answer: asyncio.Future[Pulled] = asyncio.get_running_loop().create_future()
@@ -108,14 +122,18 @@ class Consumer:
         return found
 
 
-def serve(tmp_path: Path, test: Callable[[FakeCluster, Callable[[], Awaitable[Consumer]]], Awaitable[None]]) -> None:
+def serve(
+    tmp_path: Path,
+    test: Callable[[FakeCluster, Callable[[], Awaitable[Consumer]]], Awaitable[None]],
+    accounts: KafkaAccounts | None = None,
+) -> None:
     """Run a test with a server; it gets the cluster, and what opens connections."""
 
     async def run() -> None:
         cluster = FakeCluster()
         numbers = PartitionNumbers(tmp_path / "numbers.json")
         numbers.update({"Orders": QUEUES})
-        running = KafkaServer(KafkaFront(cluster, numbers, ("localhost", 9092)))
+        running = KafkaServer(KafkaFront(cluster, numbers, ("localhost", 9092), accounts))
         listener = socket.create_server(("127.0.0.1", 0))
         await running.start([listener])
         opened: list[Consumer] = []
@@ -362,3 +380,95 @@ def test_held_messages_of_a_closed_connection_are_forgotten(tmp_path: Path) -> N
         assert served.held_bytes == 0
 
     asyncio.run(test())
+
+
+# Users.
+
+
+def bodies(*values: str | bytes) -> bytes:
+    """Return strings and sized bytes as a request has them."""
+    writer = WireWriter()
+    for value in values:
+        writer.string(value) if isinstance(value, str) else writer.sized(value)
+    return bytes(writer.data)
+
+
+async def sign_in(consumer: Consumer, token: bytes) -> tuple[KafkaError, str | None]:
+    consumer.send(Api.SASL_AUTHENTICATE, 1, bodies(token))
+    reader = await consumer.receive()
+    return KafkaError(reader.int16()), reader.string()
+
+
+@spec("P49")
+def test_consumers_sign_in_and_read_with_the_rights_of_their_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "FAILED_PAUSE_S", 0)
+    opened: dict[str, FakeCluster] = {}
+
+    def open_reader(user: Credentials) -> ClusterReader:
+        reader = opened[user.access_key] = FakeCluster()
+        if user.secret_key != "right":
+            reader.error = AuthenticationError(NOT_AUTHENTICATED)
+        return reader
+
+    async def test(cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        consumer.send(Api.API_VERSIONS, 0)
+        versions = await consumer.receive()
+        assert (versions.int16(), versions.int32()) == (0, 6)
+        for mechanism, error in (("SCRAM-SHA-256", KafkaError.UNSUPPORTED_SASL_MECHANISM), ("PLAIN", KafkaError.NONE)):
+            consumer.send(Api.SASL_HANDSHAKE, 1, bodies(mechanism))
+            reader = await consumer.receive()
+            assert (reader.int16(), reader.int32(), reader.string()) == (error, 1, "PLAIN")
+        for token in (b"", b"\0\0", b"\0eve\0", b"eve\0right", b"\0eve\0wrong", b"\0e\0v\0e"):
+            refused, reason = await sign_in(consumer, token)
+            assert refused is KafkaError.SASL_AUTHENTICATION_FAILED
+            assert reason is not None and "wrong" not in reason.replace(NOT_AUTHENTICATED, "")
+        assert await sign_in(consumer, b"\0eve\0right") == (KafkaError.NONE, None)
+        assert (await sign_in(consumer, b"\0eve\0right"))[0] is KafkaError.ILLEGAL_SASL_STATE
+        consumer.fetch(5)
+        pull, answer = await opened["eve"].pulls.get()
+        answer.set_result(pulled(pull, 1))
+        assert (await consumer.fetched())[0][0] is KafkaError.NONE
+        assert cluster.pulls.empty()
+
+        stranger = await connect()
+        stranger.fetch(5)
+        assert await stranger.is_closed()
+
+    serve(tmp_path, test, KafkaAccounts(open_reader))
+
+
+@spec("P49")
+def test_requests_to_sign_in_are_not_served_where_nobody_needs_to(tmp_path: Path) -> None:
+    async def test(_cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        for api in (Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE):
+            consumer = await connect()
+            consumer.send(api, 1, bodies("PLAIN"))
+            assert await consumer.is_closed()
+
+    serve(tmp_path, test)
+
+
+@spec("P49")
+def test_readers_of_users_who_have_gone_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts, "USERS_MAX", 2)
+    addresses = ["127.0.0.1:10911"]
+
+    async def run() -> None:
+        users = KafkaAccounts(lambda _user: FakeCluster())
+        first, second = await users.sign_in(b"\0a\0k", addresses), await users.sign_in(b"\0b\0k", addresses)
+        assert first is not second
+        assert await users.sign_in(b"\0a\0k", addresses) is first, "consumers of a user share it"
+        with pytest.raises(AuthenticationError, match="2 users"):
+            await users.sign_in(b"\0c\0k", addresses)
+        users.leave(first)
+        with pytest.raises(AuthenticationError, match="2 users"):
+            await users.sign_in(b"\0c\0k", addresses)
+        users.leave(second)
+        third = await users.sign_in(b"\0c\0k", addresses)
+        await users.close()
+        assert [reader.is_closed for reader in (first, second, third) if isinstance(reader, FakeCluster)] == [True] * 3
+
+    asyncio.run(run())

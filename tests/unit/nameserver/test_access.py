@@ -16,11 +16,10 @@ from tandemq.config.file_accounts import CHECK_MS
 from tandemq.config.settings import NameServerConfig
 from tandemq.config.validation import validate
 from tandemq.errors import ConfigError
-from tandemq.model.access import Credentials
+from tandemq.model.access import NOT_AUTHENTICATED, Credentials
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.nameserver.access import NOT_AUTHENTICATED
 from tests.unit.nameserver.driver import Driver, registration
 
 OK, REFUSED = ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION

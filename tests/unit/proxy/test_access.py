@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from tandemq.model.access import Credentials
+from tandemq.model.access import NOT_AUTHENTICATED, Credentials
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.proxy import access
-from tandemq.proxy.access import KEPT_MS, NEEDS, NOT_AUTHENTICATED
+from tandemq.proxy.access import KEPT_MS, NEEDS
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tests.spec import spec
 from tests.unit.proxy.cluster import Client, ProxyCluster, code, message, resource

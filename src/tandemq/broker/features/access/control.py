@@ -38,7 +38,7 @@ from tandemq.config.file_accounts import CHECK_MS, FileAccounts
 from tandemq.config.settings import BrokerConfig
 from tandemq.engine import SigningUser
 from tandemq.errors import ProtocolError, StoreError
-from tandemq.model.access import RESERVED_PREFIX, AclUser, Need, Policy, ResourceKind, Rules
+from tandemq.model.access import NOT_AUTHENTICATED, RESERVED_PREFIX, AclUser, Need, Policy, ResourceKind, Rules
 from tandemq.model.accounts import Translated
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.command import Command
@@ -57,7 +57,6 @@ WAITING = frozenset((*ENGINE_PULLS, Code.POP_MESSAGE, Code.NOTIFICATION))
 """Requests that wait for messages."""
 ENDED_PER_TURN = 64
 """Maximum number of connections whose waiting requests end in a turn, after a change of rights."""
-NOT_AUTHENTICATED = "authentication failed: the user, or the signature, is missing or wrong"
 REFUSED = counter("tandemq_access_refused_total", "Requests refused by access control.", "reason")
 _NOBODY = AclUser("", "no user has this key")
 

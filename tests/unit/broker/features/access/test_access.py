@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.features.access.control import NOT_AUTHENTICATED, AccessControl
+from tandemq.broker.features.access.control import AccessControl
 from tandemq.broker.features.access.needs import NEEDS, OPEN
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.signature import signed
 from tandemq.config.validation import validate
 from tandemq.errors import ConfigError
-from tandemq.model.access import Credentials
+from tandemq.model.access import NOT_AUTHENTICATED, Credentials
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.broker.features.access.control import NOT_AUTHENTICATED
 from tandemq.codec.remoting.signature import signed
 from tandemq.config import file_accounts
 from tandemq.config.account_files import AccountFile, parse_account_file
 from tandemq.config.file_accounts import CHECK_MS
 from tandemq.errors import ConfigError
-from tandemq.model.access import Credentials
+from tandemq.model.access import NOT_AUTHENTICATED, Credentials
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
