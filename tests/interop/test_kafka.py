@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from bench.spark.kafka import KAFKA, KafkaBroker
 from tandemq.cli import main
-from tandemq.client.admin.queries import TOOLS_GROUP
 from tandemq.client.blocking import BlockingProducer
+from tandemq.client.core.requests import TOOLS_GROUP
 from tandemq.model.message import Message
 from tandemq.run.local import LocalCluster
 from tests.interop.grpc_clients import installed
@@ -171,26 +171,26 @@ def test_consumers_sign_in_as_users_of_the_cluster(tmp_path: Path, monkeypatch: 
         make_topic(names, TOPIC)
         send(names, range(COUNT))
         keys = {}
-        for user in ("reader", "stranger"):
+        for user in ("billing", "audit"):
             words = ["acl", "user", "create", user, "-n", names]
             keys[user] = CliRunner().invoke(main, words, catch_exceptions=False).stdout.split()[3]
         for resource in (f"Topic:{TOPIC}", f"Group:{TOOLS_GROUP}"):
-            words = ["acl", "allow", "reader", resource, "--action", "Sub", "-n", names]
+            words = ["acl", "allow", "billing", resource, "--action", "Sub", "-n", names]
             assert CliRunner().invoke(main, words, catch_exceptions=False).exit_code == 0
         with kafka(names, tmp_path / "numbers.json", "--sasl") as address:
-            _, messages = read(address, COUNT, "reader", keys["reader"])
+            _, messages = read(address, COUNT, "billing", keys["billing"])
             assert sorted(int(body) for *_, body, _ in messages) == list(range(COUNT))
             signing = tmp_path / "client.properties"
             signing.write_text(
                 "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
                 "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
-                f'username="reader" password="{keys["reader"]}";\n'
+                f'username="billing" password="{keys["billing"]}";\n'
             )
             ends = java(address, "GetOffsetShell", "--command-config", str(signing))
             assert sum(int(line.split(":")[2]) for line in ends) == COUNT
             for proofs, error in (
-                (("reader", "another key"), "authentication failed"),
-                (("stranger", keys["stranger"]), "TopicAuthorizationFailed"),
+                (("billing", "another key"), "authentication failed"),
+                (("audit", keys["audit"]), "TopicAuthorizationFailed"),
                 ((), "KafkaConnectionError"),
             ):
                 with pytest.raises(AssertionError, match=error):

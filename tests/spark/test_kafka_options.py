@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
-from tandemq.client.admin.queries import TOOLS_GROUP
+from tandemq.client.core.requests import TOOLS_GROUP
 from tandemq.client.core.routes import Routes
 from tandemq.errors import ConfigError, LocalError, NotConnected
 from tandemq.model.message import Message, MessageQueue

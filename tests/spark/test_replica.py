@@ -6,11 +6,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tandemq.client.connection import try_request
+from tandemq.client.core.requests import pull_request
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.run.local import LocalBroker, LocalCluster
-from tandemq.spark.sources.cluster.members import pull_request
 from tests.serving import let
 from tests.spark.messages import make_topic, numbered, send
 from tests.spark.streams import Stream

@@ -1,6 +1,7 @@
 """Users of the cluster as Kafka consumers: SASL with the mechanism PLAIN, whose password is the user's key.
 
-Each user has a reader, which signs its requests; brokers decide what it may read. Consumers of one user share it.
+Each user has a client of the cluster, which signs its requests; brokers decide what it may read. Consumers of one user
+share the client.
 
 Source: RFC 4616; Kafka's protocol guide, "SASL authentication sequence"; docs/guides/kafka-consumers.md.
 """
@@ -17,16 +18,16 @@ USERS_MAX = 100
 
 
 class KafkaAccounts:
-    """Readers by user."""
+    """Clients of the cluster by user."""
 
     def __init__(self, open_reader: Callable[[Credentials], ClusterReader]) -> None:
-        """`open_reader`: makes the reader of a user."""
+        """`open_reader`: makes the client of a user."""
         self._open = open_reader
         self._readers: dict[Credentials, ClusterReader] = {}
         self._uses: dict[ClusterReader, int] = {}
 
     async def sign_in(self, token: bytes, addresses: Sequence[str]) -> ClusterReader:
-        """Return the reader of a user; give it back with `leave`.
+        """Return the client of a user; give it back with `leave`.
 
         Args:
             token: of PLAIN.
@@ -36,10 +37,11 @@ class KafkaAccounts:
             NetworkError: no broker responds.
         """
         credentials = _credentials(token)
-        reader = self._readers.get(credentials)
-        if reader is None:
+        if credentials not in self._readers:
             await self._make_room()
-            reader = self._readers.setdefault(credentials, self._open(credentials))
+        if credentials not in self._readers:  # nor meanwhile
+            self._readers[credentials] = self._open(credentials)
+        reader = self._readers[credentials]
         self._uses[reader] = self._uses.get(reader, 0) + 1
         try:
             await reader.check_user(addresses)
@@ -49,7 +51,7 @@ class KafkaAccounts:
         return reader
 
     def leave(self, reader: ClusterReader) -> None:
-        """Give a reader back: a consumer has gone."""
+        """Give a client back: its consumer has gone."""
         self._uses[reader] -= 1
 
     async def _make_room(self) -> None:
@@ -63,7 +65,7 @@ class KafkaAccounts:
         await reader.close()
 
     async def close(self) -> None:
-        """Close all readers."""
+        """Close all clients."""
         for reader in self._readers.values():
             await reader.close()
 

@@ -12,11 +12,11 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tandemq.client.admin.cluster import cluster_info, topic_names, topic_routes
-from tandemq.client.admin.queries import TOOLS_GROUP
 from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.consumer.offsets.lookup import QueueBounds, queue_offset, time_offset
 from tandemq.client.core.operations import Steps, ask_any_code, number, refusal, request, run_together
 from tandemq.client.core.pulled import decode_pulled
+from tandemq.client.core.requests import pull_request
 from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.config.tls import ClientTls
 from tandemq.errors import AuthenticationError, NetworkError, NotConnected, ProtocolError, RemoteError, TandemError
@@ -30,7 +30,6 @@ T = TypeVar("T")
 HELD_MS = 15_000
 """How long brokers hold a pull: longer than consumers wait, so that the next fetch takes its response."""
 START_TIMEOUT_MS = 3_000
-_SUSPEND, _SUBSCRIPTION = 2, 4
 MESSAGES_MAX, BULK_MESSAGES_MAX = 32, 4_096
 """Maximum number of messages of a pull, and of a large one, which brokers limit by their own settings too."""
 HOLES_MAX = 64
@@ -192,22 +191,8 @@ class QueuePull(NamedTuple):
 
     def command(self, offset: int) -> Command:
         """Return the request, from an offset on."""
-        return request(
-            RequestCode.PULL_MESSAGE,
-            consumerGroup=TOOLS_GROUP,
-            topic=self.queue.topic,
-            queueId=self.queue.queue_id,
-            queueOffset=offset,
-            maxMsgNums=BULK_MESSAGES_MAX if self.is_bulk else MESSAGES_MAX,
-            sysFlag=_SUSPEND | _SUBSCRIPTION,
-            commitOffset=0,
-            suspendTimeoutMillis=self.held_ms,
-            subscription="*",
-            subVersion=0,
-            expressionType="TAG",
-            bname=self.queue.broker_name,
-            bulk="true" if self.is_bulk else None,
-        )
+        count = BULK_MESSAGES_MAX if self.is_bulk else MESSAGES_MAX
+        return pull_request(self.queue, offset, count, held_ms=self.held_ms, bulk=self.is_bulk)
 
 
 def _on_route(routes: Routes, queue: MessageQueue, make: Callable[[], Steps[T]]) -> Steps[T]:

@@ -11,8 +11,8 @@ Source: Kafka's protocol guide; docs/guides/kafka-consumers.md.
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from tandemq.errors import AuthenticationError, NoRoute, ProtocolError, RemoteError, TandemError
@@ -53,6 +53,7 @@ from tandemq.kafka.wire import WireReader, WireWriter
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import topic_name_error
+from tandemq.refusals import Refusals
 
 log = logging.getLogger(__name__)
 WAIT_MAX_MS = 30_000
@@ -97,16 +98,16 @@ class KafkaFront:
         self._address = address
         self._accounts = accounts
         self._versions: Versions = VERSIONS if accounts is None else VERSIONS | SASL_VERSIONS
-        self._held = _Held()
+        self._shared = _Shared()
 
     @property
     def held_bytes(self) -> int:
         """Size of messages that wait for fetches."""
-        return self._held.size
+        return self._shared.held
 
     def session(self) -> "FetchSession":
         """Return the state of a new connection."""
-        return FetchSession(self._cluster if self._accounts is None else None, self._numbers, self._held)
+        return FetchSession(self._cluster if self._accounts is None else None, self._numbers, self._shared)
 
     def end(self, session: "FetchSession") -> None:
         """End a session: its connection has ended."""
@@ -160,7 +161,7 @@ class KafkaFront:
         try:
             session.cluster = await self._accounts.sign_in(token, await self._cluster.addresses())
         except AuthenticationError as error:
-            log.warning("a consumer is refused: %s", error)
+            self._shared.warn("sign-in", error)
             await asyncio.sleep(FAILED_PAUSE_S)
             return KafkaError.SASL_AUTHENTICATION_FAILED, str(error)
         return KafkaError.NONE, None
@@ -190,27 +191,36 @@ class KafkaFront:
                 return OffsetAnswer(partition, KafkaError.NONE, -1, bounds.end if wanted == LATEST else bounds.first)
             offset = await cluster.at_time(queue, wanted)
         except TandemError as error:
-            return OffsetAnswer(partition, _error_of(error, queue), -1, -1)
+            self._shared.warn(queue.topic, error)
+            return OffsetAnswer(partition, _code_of(error), -1, -1)
         if offset >= bounds.end:
             return OffsetAnswer(partition, KafkaError.NONE, -1, -1)
         return OffsetAnswer(partition, KafkaError.NONE, wanted, offset)
 
 
-@dataclass(slots=True)
-class _Held:
-    """Messages that were pulled and wait for a fetch."""
+class _Shared:
+    """State of all sessions."""
 
-    size: int = 0
+    def __init__(self) -> None:
+        self.held = 0
+        """Size of the messages that were pulled and wait for a fetch."""
+        self._failures = Refusals()
+
+    def warn(self, what: str, error: TandemError) -> None:
+        """Log an error, at most once a minute about the same topic or kind: consumers repeat what fails."""
+        times = self._failures.note(what, int(time.monotonic() * 1000))
+        if times:
+            log.warning("%s: times=%d %s", what, times, error)
 
 
 class FetchSession:
     """Pulls of one connection: in flight, or ended with messages that wait for the next fetch."""
 
-    def __init__(self, cluster: ClusterReader | None, numbers: PartitionNumbers, held_by_all: _Held) -> None:
-        """`cluster`: None until the consumer has signed in; `held_by_all`: of all sessions."""
+    def __init__(self, cluster: ClusterReader | None, numbers: PartitionNumbers, shared: _Shared) -> None:
+        """`cluster`: None until the consumer has signed in."""
         self.cluster = cluster
         self._numbers = numbers
-        self._held_by_all = held_by_all
+        self._shared = shared
         self._held = 0
         self._pulls: dict[tuple[MessageQueue, int], asyncio.Task[Pulled]] = {}
 
@@ -228,7 +238,7 @@ class FetchSession:
 
     def _hold(self, size: int) -> None:
         self._held += size
-        self._held_by_all.size += size
+        self._shared.held += size
 
     async def fetch(self, request: FetchRequest) -> list[FetchAnswer]:
         """Return messages of the partitions as soon as there are `bytes_min` bytes, or an error; else when the wait
@@ -246,18 +256,24 @@ class FetchSession:
             if queue is None:
                 answers.append(_refused(part.partition, KafkaError.UNKNOWN_TOPIC_OR_PARTITION))
                 continue
-            task = self._pulls.get((queue, part.offset))
-            if task is None or not task.done() or left <= 0:
-                # Held by the broker: the offset is the queue's end.
-                answers.append(FetchAnswer(part.partition, KafkaError.NONE, part.offset, -1, b""))
-                continue
-            self._forget((queue, part.offset))
-            answer = _answer_of(part, queue, task, left)
+            answer = self._answer(part, queue, left)
             left -= len(answer.batch)
             answers.append(answer)
         if parts and all(answer.error for answer in answers):
             await asyncio.sleep(FAILED_PAUSE_S)
         return answers
+
+    def _answer(self, part: FetchPart, queue: MessageQueue, bytes_max: int) -> FetchAnswer:
+        """Return the answer of a partition; an empty one while its pull is in flight, or if the response is full."""
+        task = self._pulls.get((queue, part.offset))
+        if task is None or not task.done() or bytes_max <= 0:
+            return FetchAnswer(part.partition, KafkaError.NONE, -1, -1, b"")
+        self._forget((queue, part.offset))
+        try:
+            return _answer_of(part, task.result(), bytes_max)
+        except TandemError as error:
+            self._shared.warn(queue.topic, error)
+            return _refused(part.partition, _code_of(error))
 
     async def _wait(
         self, keys: Sequence[tuple[MessageQueue, int]], bytes_min: int, end_s: float, *, is_bulk: bool
@@ -299,7 +315,7 @@ class FetchSession:
     def _has_room(self, size: int) -> bool:
         """Return whether messages may be held: those of one pull in any case."""
         return not self._held or (
-            self._held + size <= RESPONSE_BYTES_MAX and self._held_by_all.size + size <= HELD_BYTES_MAX
+            self._held + size <= RESPONSE_BYTES_MAX and self._shared.held + size <= HELD_BYTES_MAX
         )
 
 
@@ -325,12 +341,8 @@ def _bytes_of(task: asyncio.Task[Pulled]) -> int:
     return pulled.size
 
 
-def _answer_of(part: FetchPart, queue: MessageQueue, task: asyncio.Task[Pulled], bytes_max: int) -> FetchAnswer:
+def _answer_of(part: FetchPart, pulled: Pulled, bytes_max: int) -> FetchAnswer:
     """Return the answer of a pull that has ended."""
-    error = task.exception()
-    if isinstance(error, TandemError):
-        return _refused(part.partition, _error_of(error, queue))
-    pulled = task.result()
     first, end = pulled.bounds
     if pulled.is_outside:
         return FetchAnswer(part.partition, KafkaError.OFFSET_OUT_OF_RANGE, end, first, b"")
@@ -350,9 +362,8 @@ def _refused(partition: TopicPartition, error: KafkaError) -> FetchAnswer:
     return FetchAnswer(partition, error, -1, -1, b"")
 
 
-def _error_of(error: TandemError, queue: MessageQueue) -> KafkaError:
+def _code_of(error: TandemError) -> KafkaError:
     """Return the code for an error of a request to brokers; consumers repeat the request after NOT_LEADER."""
-    log.warning("%s: %s", queue, error)
     if isinstance(error, ProtocolError):
         return KafkaError.CORRUPT_MESSAGE
     if isinstance(error, NoRoute) or (isinstance(error, RemoteError) and error.code == ResponseCode.TOPIC_NOT_EXIST):

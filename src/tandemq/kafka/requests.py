@@ -6,12 +6,13 @@ there is one with them, because consumers ask in it first.
 Source: Kafka's protocol guide and message schemas (ApiVersions, Metadata, ListOffsets, Fetch).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
 from tandemq.kafka.wire import WireReader, WireWriter
 
+Q = TypeVar("Q")
 READER_NODE = 1
 """Id of this server, the only broker that consumers see."""
 
@@ -271,18 +272,23 @@ def read_offsets(reader: WireReader, version: int) -> list[OffsetQuestion]:
     if version >= 2:
         reader.int8()
 
-    def topic() -> list[OffsetQuestion]:
+    def partition(topic: str) -> OffsetQuestion:
+        number = reader.int32()
+        if version >= 4:
+            reader.int32()
+        return OffsetQuestion(TopicPartition(topic, number), reader.int64())
+
+    return _of_topics(reader, partition)
+
+
+def _of_topics(reader: WireReader, partition: Callable[[str], Q]) -> list[Q]:
+    """Read an array of topics, each an array of partitions, which a function reads."""
+
+    def topic() -> list[Q]:
         name = reader.string() or ""
+        return reader.array(lambda: partition(name)) or []
 
-        def partition() -> OffsetQuestion:
-            number = reader.int32()
-            if version >= 4:
-                reader.int32()
-            return OffsetQuestion(TopicPartition(name, number), reader.int64())
-
-        return reader.array(partition) or []
-
-    return [question for of_topic in reader.array(topic) or [] for question in of_topic]
+    return [found for of_topic in reader.array(topic) or [] for found in of_topic]
 
 
 def write_offsets(version: int, answers: Sequence[OffsetAnswer]) -> WireWriter:
@@ -316,22 +322,16 @@ def read_fetch(reader: WireReader, version: int) -> FetchRequest:
         reader.int32()
         reader.int32()
 
-    def topic() -> list[FetchPart]:
-        name = reader.string() or ""
+    def partition(topic: str) -> FetchPart:
+        number = reader.int32()
+        if version >= 9:
+            reader.int32()
+        offset = reader.int64()
+        if version >= 5:
+            reader.int64()
+        return FetchPart(TopicPartition(topic, number), offset, reader.int32())
 
-        def partition() -> FetchPart:
-            number = reader.int32()
-            if version >= 9:
-                reader.int32()
-            offset = reader.int64()
-            if version >= 5:
-                reader.int64()
-            return FetchPart(TopicPartition(name, number), offset, reader.int32())
-
-        return reader.array(partition) or []
-
-    parts = [part for of_topic in reader.array(topic) or [] for part in of_topic]
-    return FetchRequest(wait_ms, bytes_min, bytes_max, parts)
+    return FetchRequest(wait_ms, bytes_min, bytes_max, _of_topics(reader, partition))
 
 
 def write_fetch(version: int, answers: Sequence[FetchAnswer]) -> WireWriter:

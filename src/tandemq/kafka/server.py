@@ -21,6 +21,7 @@ from tandemq.kafka.front import KafkaFront
 from tandemq.real.network.addresses import text_of
 from tandemq.real.network.listening import ALL_INTERFACES, bind
 from tandemq.real.network.tls import TlsFiles, server_context
+from tandemq.refusals import Refusals
 
 log = logging.getLogger(__name__)
 FRAME_BYTES_MAX = 1 << 20
@@ -104,6 +105,7 @@ class KafkaServer:
         self._context = context
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refusals = Refusals()
 
     async def start(self, listeners: list[socket.socket]) -> None:
         """Accept connections."""
@@ -128,7 +130,7 @@ class KafkaServer:
 
     def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
         if len(self._tasks) >= CONNECTIONS_MAX:
-            log.warning("a connection is refused: there are %d", len(self._tasks))
+            self._warn("", f"a connection is refused: there are {len(self._tasks)}")
             writer.transport.abort()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
@@ -137,7 +139,8 @@ class KafkaServer:
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         session = self._front.session()
-        peer = text_of(writer.get_extra_info("peername")[:2])
+        host, port = writer.get_extra_info("peername")[:2]
+        peer = text_of((host, port))
         try:
             while True:
                 frame = await _read_frame(reader)
@@ -147,9 +150,9 @@ class KafkaServer:
                 async with asyncio.timeout(REQUEST_S):
                     await writer.drain()
         except ProtocolError as error:
-            log.warning("the connection of %s is closed: %s", peer, error)
+            self._warn(host, f"the connection of {peer} is closed: {error}")
         except NetworkError as error:
-            log.warning("the connection of %s is closed, brokers do not answer: %s", peer, error)
+            self._warn(host, f"the connection of {peer} is closed, brokers do not answer: {error}")
         except TandemError as error:
             log.error("the connection of %s is closed: %s", peer, error)
         except (TimeoutError, OSError, EOFError) as error:
@@ -159,6 +162,12 @@ class KafkaServer:
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    def _warn(self, host: str, text: str) -> None:
+        """Log why a connection ended, at most once a minute for each host."""
+        times = self._refusals.note(host, int(asyncio.get_running_loop().time() * 1000))
+        if times:
+            log.warning("times=%d %s", times, text)
 
 
 async def _read_frame(reader: StreamReader) -> bytes | None:

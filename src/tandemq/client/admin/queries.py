@@ -14,6 +14,7 @@ from tandemq.client.admin.cluster import topic_route
 from tandemq.client.consumer.offsets.lookup import ask_member
 from tandemq.client.core.operations import Invoke, Steps, ask, ask_all, checked, refusal, request, text_of
 from tandemq.client.core.pulled import decode_pulled
+from tandemq.client.core.requests import pull_request
 from tandemq.client.core.routes import Routes
 from tandemq.codec.record.record import decode_messages, parse_message_id, read_message
 from tandemq.errors import ProtocolError, TandemError
@@ -22,9 +23,6 @@ from tandemq.model.command import Command
 from tandemq.model.message import UNIQ_KEY, MessageQueue, StoredMessage
 
 log = logging.getLogger(__name__)
-TOOLS_GROUP = "TOOLS_CONSUMER"
-_SUBSCRIPTION_FLAG = 4
-"""Flag of a pull whose header has a subscription."""
 FAR_FUTURE_MS = (1 << 63) - 1
 QUERY_TIMEOUT_MS = 10_000
 
@@ -168,7 +166,7 @@ def messages_from(routes: Routes, queue: MessageQueue, offset: int, count_max: i
     """
     if not routes.members(queue.broker_name):
         yield from topic_route(routes, queue.topic)
-    answer = yield from ask_member(routes, queue.broker_name, lambda: _pull(queue, offset, count_max))
+    answer = yield from ask_member(routes, queue.broker_name, lambda: pull_request(queue, offset, count_max))
     if answer.code in (
         ResponseCode.PULL_NOT_FOUND,
         ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -179,21 +177,3 @@ def messages_from(routes: Routes, queue: MessageQueue, offset: int, count_max: i
     if pulled.damage and not pulled.messages:
         raise ProtocolError(f"the message at offset {offset} of {queue}: {pulled.damage}")
     return pulled.messages[:count_max]
-
-
-def _pull(queue: MessageQueue, offset: int, count_max: int) -> Command:
-    return request(
-        RequestCode.PULL_MESSAGE,
-        consumerGroup=TOOLS_GROUP,
-        topic=queue.topic,
-        queueId=queue.queue_id,
-        queueOffset=offset,
-        maxMsgNums=count_max,
-        sysFlag=_SUBSCRIPTION_FLAG,
-        commitOffset=0,
-        suspendTimeoutMillis=0,
-        subscription="*",
-        subVersion=0,
-        expressionType="TAG",
-        bname=queue.broker_name,
-    )

@@ -1,6 +1,6 @@
-"""Requests about queues and consumer offsets, and the JSON form of a queue.
+"""Requests about queues and consumer offsets, pulls of tools, and the JSON form of a queue.
 
-Source: docs/reference/requests.md, "offsets"; RocketMQ MessageQueue, QueryConsumerOffsetRequestHeader.
+Source: docs/reference/requests.md, "offsets", "PULL_MESSAGE"; RocketMQ MessageQueue, QueryConsumerOffsetRequestHeader.
 """
 
 from typing import Any
@@ -10,6 +10,11 @@ from tandemq.codec.remoting.bodies import integer
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""Group of pulls that belong to no consumer."""
+_SUSPEND, _SUBSCRIPTION = 2, 4
+"""Bits of a pull's sysFlag: the broker may hold it, its header has an expression."""
 
 
 def queue_to_json(queue: MessageQueue) -> dict[str, Any]:
@@ -49,4 +54,43 @@ def update_offset_request(group: str, queue: MessageQueue, offset: int) -> Comma
         queueId=queue.queue_id,
         commitOffset=offset,
         bname=queue.broker_name,
+    )
+
+
+def pull_request(
+    queue: MessageQueue,
+    offset: int,
+    count: int,
+    *,
+    group: str = TOOLS_GROUP,
+    expression: str = "*",
+    kind: str = "TAG",
+    code: RequestCode = RequestCode.PULL_MESSAGE,
+    held_ms: int = 0,
+    bulk: bool = False,
+) -> Command:
+    """Return a pull that belongs to no subscription of its group and commits nothing.
+
+    Args:
+        group: consumer group that it names.
+        expression, kind: which messages.
+        code: TANDEM_REPLICA_PULL for members that serve no consumers.
+        held_ms: how long the broker may hold it if there is no message; 0: it is answered at once.
+        bulk: whether a broker of TandemQ may return more messages than its consumers get at once; others ignore it.
+    """
+    return request(
+        code,
+        consumerGroup=group,
+        topic=queue.topic,
+        queueId=queue.queue_id,
+        queueOffset=offset,
+        maxMsgNums=count,
+        sysFlag=_SUBSCRIPTION | (_SUSPEND if held_ms else 0),
+        commitOffset=0,
+        suspendTimeoutMillis=held_ms,
+        subscription=expression,
+        subVersion=0,
+        expressionType=kind,
+        bname=queue.broker_name,
+        bulk="true" if bulk else None,
     )

@@ -20,7 +20,7 @@ from pyspark.sql.types import MapType, StructType
 from tandemq.codec.record.record import Record, decode_message, parse_record, property_value, record_fault
 from tandemq.errors import ProtocolError
 from tandemq.model.message import SYSTEM_PROPERTIES, StoredMessage, SysFlag, decode_properties
-from tandemq.spark.sources.cluster.entries import PulledEntries, epochs_at, suffice
+from tandemq.spark.sources.cluster.entries import PulledEntries, contain_all, epochs_at
 from tandemq.spark.sources.cluster.epochs import Epochs
 from tandemq.spark.sources.cluster.reader import Pulled, PulledRecords
 from tandemq.spark.sources.records import (
@@ -136,7 +136,7 @@ class Decoder:
     @property
     def takes_entries(self) -> bool:
         """Whether entries of queues have all columns."""
-        return suffice(self._sources)
+        return contain_all(self._sources)
 
     def batches(self, pulled: Pulled, epochs: Epochs) -> Iterator[Any]:
         """Decode records into one `pyarrow.RecordBatch`, or several if their decompressed bodies are large.

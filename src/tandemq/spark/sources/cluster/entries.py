@@ -36,7 +36,7 @@ _KINDS: dict[str, pa.DataType] = {
 }
 
 
-def suffice(names: Iterable[str]) -> bool:
+def contain_all(names: Iterable[str]) -> bool:
     """Return whether entries have all columns of a query."""
     return _KINDS.keys() >= set(names)
 
@@ -74,7 +74,7 @@ class PulledEntries:
         return bool((entries["size"] >= RECORD_BYTES_MIN).all() and (entries["log_offset"] >= 0).all())
 
     def columns(self, names: Iterable[str], epoch_starts: Iterable[tuple[int, int]]) -> list[Any]:
-        """Return columns, which `suffice` accepts, as Arrow arrays.
+        """Return columns, that entries have (`contain_all`), as Arrow arrays.
 
         Args:
             names: of the columns.

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tandemq.boundary import Now
 from tandemq.client.admin.cluster import cluster_info, topic_names, topic_routes
 from tandemq.client.core.operations import Invoke, Steps, ask_all, current_time, refusal, request, run_together
+from tandemq.client.core.requests import pull_request
 from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.errors import ConfigError, NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -24,7 +25,7 @@ from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SYSTEM_TOPICS
 from tandemq.spark.sources.cluster.absence import agreed_absence, check_registered, unknown_topic
-from tandemq.spark.sources.cluster.members import BEYOND, Members, QueueLayout, pull_request
+from tandemq.spark.sources.cluster.members import BEYOND, Members, QueueLayout
 from tandemq.spark.sources.cluster.options import SourceOptions
 
 GO_ON = "failOnDataLoss=false goes on without it"

@@ -23,12 +23,13 @@ from tandemq.client.core.operations import (
     request,
     run_together,
 )
+from tandemq.client.core.requests import pull_request
 from tandemq.client.core.routes import MASTER_ID
 from tandemq.errors import NetworkError, NotConnected, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
-from tandemq.spark.sources.cluster.members import BEYOND, Members, QueueLayout, ordered, pull_request
+from tandemq.spark.sources.cluster.members import BEYOND, Members, QueueLayout, ordered
 from tandemq.spark.sources.cluster.options import Bound, Edge, ReadFrom
 
 TOPICS_MIN, TOPICS_PER_REQUEST = 4, 200

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from tandemq.client.consumer.offsets.lookup import ask_member, time_offset
 from tandemq.client.core.operations import Invoke, Steps, ask_all, number, refusal, run_together
+from tandemq.client.core.requests import pull_request
 from tandemq.client.core.routes import Routes
 from tandemq.codec.record.record import decode_messages
 from tandemq.errors import NetworkError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue, StoredMessage
-from tandemq.spark.sources.cluster.members import QueueLayout, ordered, pull_request
+from tandemq.spark.sources.cluster.members import QueueLayout, ordered
 from tandemq.spark.sources.cluster.options import ReadFrom
 
 WALK_MESSAGES = 32

@@ -1,21 +1,16 @@
-"""Queues of a query, the members of their broker groups, and pulls from them.
+"""Queues of a query, and the members of their broker groups.
 
-Source: docs/guides/pipeline.md, "Reading"; docs/reference/requests.md, "PULL_MESSAGE".
+Source: docs/guides/pipeline.md, "Reading".
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tandemq.client.admin.queries import TOOLS_GROUP
-from tandemq.client.core.operations import request
 from tandemq.client.core.routes import MASTER_ID
 from tandemq.errors import NotConnected
-from tandemq.model.codes import RequestCode
-from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster.options import ReadFrom
 
-SUBSCRIPTION = 4
 BEYOND = 1 << 60
 """An offset beyond every queue: the response to a pull there contains the queue's minimum and maximum offset."""
 Members = Mapping[int, str]
@@ -46,38 +41,3 @@ def ordered(members: Members, read_from: ReadFrom) -> list[str]:
     if not chosen:
         raise NotConnected("no slave is registered", hint="readFrom=any reads the master where there is no slave")
     return chosen
-
-
-def pull_request(
-    queue: MessageQueue,
-    offset: int,
-    count: int,
-    expression: str = "*",
-    kind: str = "TAG",
-    group: str = TOOLS_GROUP,
-    code: RequestCode = RequestCode.PULL_MESSAGE,
-    *,
-    bulk: bool = False,
-) -> Command:
-    """Return a pull request that is answered at once and belongs to no subscription; with TANDEM_REPLICA_PULL to no
-    group either.
-
-    Args:
-        bulk: whether a broker of TandemQ may return more messages than its consumers get at once; others ignore it.
-    """
-    return request(
-        code,
-        consumerGroup=group,
-        topic=queue.topic,
-        queueId=queue.queue_id,
-        queueOffset=offset,
-        maxMsgNums=count,
-        sysFlag=SUBSCRIPTION,
-        commitOffset=0,
-        suspendTimeoutMillis=0,
-        subscription=expression,
-        subVersion=0,
-        expressionType=kind,
-        bname=queue.broker_name,
-        bulk="true" if bulk else None,
-    )

@@ -14,7 +14,7 @@ from enum import Enum
 from hashlib import blake2b
 from typing import NamedTuple
 
-from tandemq.client.admin.queries import TOOLS_GROUP
+from tandemq.client.core.requests import TOOLS_GROUP
 from tandemq.client.core.settings import split_addresses
 from tandemq.client.credentials import ENVIRONMENT, Signer
 from tandemq.config.tls import ClientTls

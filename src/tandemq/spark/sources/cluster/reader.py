@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from tandemq.client.admin.cluster import topic_route
-from tandemq.client.admin.queries import TOOLS_GROUP
 from tandemq.client.core.operations import Invoke, Steps, current_time, number, pause, refusal
+from tandemq.client.core.requests import TOOLS_GROUP, pull_request
 from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.client.credentials import ENVIRONMENT, Signer
 from tandemq.codec.record.record import RECORD_BYTES_MIN, parse_record, property_value
@@ -32,7 +32,7 @@ from tandemq.model.command import Command
 from tandemq.spark.runtime.client_pool import ClusterClient, Operation
 from tandemq.spark.sources.cluster.absence import agreed_absence
 from tandemq.spark.sources.cluster.entries import PulledEntries, entries_request
-from tandemq.spark.sources.cluster.members import Members, ordered, pull_request
+from tandemq.spark.sources.cluster.members import Members, ordered
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.plan import QueueRange
 
@@ -257,7 +257,10 @@ def _ask_member(how: PullSettings, reading: _RangeState, address: str) -> Steps[
     # Without a filter every offset is a message: request no more than the range has.
     count = how.pull_messages if how.is_filtered else min(how.pull_messages, reading.range.end - position)
     code = RequestCode.TANDEM_REPLICA_PULL if address in reading.replicas else RequestCode.PULL_MESSAGE
-    command = pull_request(queue, position, count, how.expression, how.expression_type, how.group, code=code, bulk=True)
+    command = pull_request(
+        queue, position, count,
+        group=how.group, expression=how.expression, kind=how.expression_type, code=code, bulk=True,
+    )  # fmt: skip
     try:
         if how.takes_entries and not how.is_filtered and address not in reading.without_entries:
             entries = yield from _ask_entries(how, reading, address)

@@ -5,13 +5,13 @@ Source: docs/guides/pipeline.md, "Offsets".
 
 from tandemq.client.consumer.offsets.lookup import ask_member
 from tandemq.client.core.operations import Steps, checked, run_together
-from tandemq.client.core.requests import update_offset_request
+from tandemq.client.core.requests import pull_request, update_offset_request
 from tandemq.client.core.routes import Routes
 from tandemq.errors import ConfigError
 from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster.limits import QueueLimits
 from tandemq.spark.sources.cluster.lookups import MESSAGES_AT_ONCE, find_offset_at
-from tandemq.spark.sources.cluster.members import QueueLayout, pull_request
+from tandemq.spark.sources.cluster.members import QueueLayout
 from tandemq.spark.sources.cluster.offsets import EARLIEST, LATEST, Position
 from tandemq.spark.sources.cluster.options import Bound, Edge, SourceOptions, StoreTime, StoreTimes
 
