@@ -132,20 +132,26 @@ def test_all_interfaces_are_those_of_ipv4_without_ipv6(monkeypatch: pytest.Monke
 
 
 def test_port_taken_in_one_family_is_refused_or_another_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    (taken,) = bind("::1", 0, is_new=True)
-    with closing(taken):
+    free, taken = bind("0.0.0.0", 0, is_new=True)  # Both are held, so that no other process takes the free one.
+    with closing(free), closing(taken):
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match="in use"):
-            bind("0.0.0.0", port)
-        bound, ports = listening._bound, [0, port]  # The first free port of IPv4 is the taken one.
+        bound = listening._bound
+        tried: list[int] = []
 
-        def next_bound(address: str, wanted: int, **options: bool) -> socket.socket:
-            return bound(address, ports.pop() if address == "0.0.0.0" else wanted, **options)
+        def bound_or_free(address: str, wanted: int, **options: bool) -> socket.socket:
+            if address == "0.0.0.0" and (wanted == port or not tried):
+                tried.append(port)
+                return free.dup()
+            return bound(address, wanted, **options)
 
         monkeypatch.setattr(listening, "has_ipv6", lambda: True)
-        monkeypatch.setattr(listening, "_bound", next_bound)
+        monkeypatch.setattr(listening, "_bound", bound_or_free)
+        with pytest.raises(OSError, match="in use"):
+            bind("0.0.0.0", port)
+        tried.clear()  # The first free port of IPv4 is the taken one.
         socks = bind("0.0.0.0", 0)
+        assert tried
         assert {sock.getsockname()[1] for sock in socks} != {port}
         assert len({sock.getsockname()[1] for sock in socks}) == 1
         for sock in socks:

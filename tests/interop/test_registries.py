@@ -23,6 +23,7 @@ from tandemq.registry import (
     RegistryRequest,
     RegistryResponse,
     SessionLost,
+    SessionSuspended,
     SessionUp,
     Unknown,
     Write,
@@ -144,6 +145,23 @@ def test_a_leader_that_was_paused_and_replaced_confirms_no_session_that_has_ende
         leader.sigcont()
         client.registry.close()
         watching.registry.close()
+
+
+def test_a_leader_whose_followers_are_paused_confirms_nothing(ensemble: Ensemble) -> None:
+    leader = ensemble.leader
+    followers = [server for server in ensemble.servers if server is not leader]
+    client = Client(ensemble.address.replace(ensemble.hosts, leader.address))
+    try:
+        client.wait_confirmed_since(read_clock().mono_ms)
+        for server in followers:
+            server.sigstop()
+        paused_ms = read_clock().mono_ms  # The leader goes on until it misses their answers.
+        client.until(lambda: client.count(SessionSuspended) > 0, "suspended")
+        assert [e for e in client.events if isinstance(e, Confirmed) and e.sent_ms > paused_ms] == []
+    finally:
+        for server in followers:
+            server.sigcont()
+        client.registry.close()
 
 
 def test_without_a_majority_nothing_is_confirmed_and_nothing_is_lost(ensemble: Ensemble) -> None:

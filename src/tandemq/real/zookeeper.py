@@ -8,8 +8,9 @@
     SUSPENDED          Unknown for all operations in flight, SessionSuspended: the session may still exist
     LOST               the same, and SessionLost: ZooKeeper has ended the session
 
-A session is confirmed to exist by operations that pass through the leader: writes, and a `sync` sent
-`PINGS_PER_TIMEOUT` times per session timeout. A read is answered by a single server and confirms nothing.
+A session is confirmed to exist by operations that a quorum has stored: writes, and a transaction that changes nothing,
+sent `PINGS_PER_TIMEOUT` times per session timeout. A read is answered by a single server and confirms nothing. Nor does
+a `sync`: a leader that has been replaced and does not know it yet answers it by itself (ZOOKEEPER-1675).
 
 Operations are executed and answered in the order of the requests. A creation may take several requests if parents are
 missing, so operations after it wait until it is answered.
@@ -67,6 +68,7 @@ from tandemq.registry import (
 PINGS_PER_TIMEOUT = 6
 RETRY_SECONDS = 0.1
 RETRY_SECONDS_MAX = 1.0
+ANY_VERSION = -1
 READS_MAX = 5
 """Maximum number of reads of a node that appears and disappears; then the outcome is Unknown."""
 CLOSE_SECONDS = 2
@@ -360,14 +362,21 @@ class ZooKeeperRegistry:
         session, sent_ms = self._last_session, read_clock().mono_ms
 
         def ended(result: Any) -> None:
-            if result.exception is None and session == self._last_session:
+            if result.exception is None and _was_stored(result.value) and session == self._last_session:
                 self._events.append(Confirmed(sent_ms))
                 self._wake()
 
+        check = self._client.transaction()
+        check.check("/", ANY_VERSION)
         try:
-            self._client.sync_async("/").rawlink(ended)
+            check.commit_async().rawlink(ended)
         except zk.KazooException as error:
             _log.debug("registry ping: %r", error)
+
+
+def _was_stored(results: Any) -> bool:
+    """Return whether a quorum has stored a check of the root. ZooKeeper stores a denied one, too, as an error."""
+    return any(result is True or isinstance(result, zk.NoAuthError) for result in results)
 
 
 def _outcome(operation: Operation, value: Any) -> Outcome:

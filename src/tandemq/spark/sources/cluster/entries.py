@@ -82,9 +82,8 @@ class PulledEntries:
         """
         entries, queue = np.frombuffer(self.data, _ENTRY), self.range.queue
         log_offsets = entries["log_offset"].astype(np.int64)
-        constants: dict[str, object] = {
-            "topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id, "timestampType": 0,
-        }  # fmt: skip
+        constants: dict[str, object] = {"topic": queue.topic, "brokerName": queue.broker_name}
+        constants |= {"queueId": queue.queue_id, "timestampType": 0}
         found = []
         for name in names:
             if name in constants:

@@ -257,10 +257,10 @@ def _ask_member(how: PullSettings, reading: _RangeState, address: str) -> Steps[
     # Without a filter every offset is a message: request no more than the range has.
     count = how.pull_messages if how.is_filtered else min(how.pull_messages, reading.range.end - position)
     code = RequestCode.TANDEM_REPLICA_PULL if address in reading.replicas else RequestCode.PULL_MESSAGE
+    expression, kind = how.expression, how.expression_type
     command = pull_request(
-        queue, position, count,
-        group=how.group, expression=how.expression, kind=how.expression_type, code=code, bulk=True,
-    )  # fmt: skip
+        queue, position, count, group=how.group, expression=expression, kind=kind, code=code, bulk=True
+    )
     try:
         if how.takes_entries and not how.is_filtered and address not in reading.without_entries:
             entries = yield from _ask_entries(how, reading, address)
