@@ -193,7 +193,9 @@ class _Window:
         self._max = messages_max
         self._messages: dict[Delivery, int] = {}
         self._held = 0
-        self._end: asyncio.Future[None] | None = None
+        self._awaited = 0
+        """Number of messages that may still be held when `_drained` is set."""
+        self._drained: asyncio.Future[None] | None = None
         self._broken: Delivery | None = None
         self.failed: list[Failure] = []
 
@@ -209,24 +211,24 @@ class _Window:
             self._broken = delivery
         else:
             self.failed += delivery.result()
-        if self._end is not None and not self._end.done():
-            self._end.set_result(None)
+        if self._drained is not None and self._held <= self._awaited:
+            self._drained.set_result(None)
+            self._drained = None
 
     async def wait_for_room(self, count: int) -> None:
         """Wait until `count` messages more are within the limit, or nothing runs."""
-        while self._messages and self._held + count > self._max:
-            await self._one_end()
+        await self._drain(max(0, self._max - count))
 
     async def wait_for_end(self) -> None:
         """Wait until nothing runs; raises what a delivery has raised."""
-        while self._messages:
-            await self._one_end()
+        await self._drain(0)
         if self._broken is not None:
             self._broken.result()
 
-    async def _one_end(self) -> None:
-        self._end = asyncio.get_running_loop().create_future()
-        await self._end
+    async def _drain(self, held_max: int) -> None:
+        if self._held > held_max:
+            self._awaited, self._drained = held_max, asyncio.get_running_loop().create_future()
+            await self._drained
 
 
 class _Unsafe(StoreError):
