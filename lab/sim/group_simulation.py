@@ -107,6 +107,7 @@ class GroupSimulation(History):
         self.expected.has_bit_rot = self.cluster.has_bit_rot
         self.checks = GroupChecks(world, self.cluster, self.expected)
         self.expected.on_delivery = self.checks.given
+        self.expected.on_shown = self.checks.shown
         self.expected.on_stored = self.checks.acked
         self.producers: list[GroupProducer] = [self._producer(number) for number in range(2)]
         self.consumers = [self._consumer(number) for number in range(CONSUMERS)]
@@ -138,6 +139,7 @@ class GroupSimulation(History):
             self.checks.logical.was_forced = lambda: bool(self.checks.accepted_us)
         nodes.extend(self.popping)
         self.add_searcher(nodes, self.cluster)
+        self.add_entry_reader(nodes, self.cluster)
         changing: dict[str, LimitAdministrator | AccessAdministrator] = {}
         if has_limits(seed):
             limits, changing["limits"] = self.add_limits(

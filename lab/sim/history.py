@@ -19,6 +19,8 @@ from lab.sim.result import Result
 from lab.sim.workload.access_administrator import AccessAdministrator
 from lab.sim.workload.access_clients import AccessClient
 from lab.sim.workload.application import Application
+from lab.sim.workload.entry_reader import SHARE as ENTRY_READS
+from lab.sim.workload.entry_reader import EntryReader
 from lab.sim.workload.limited_clients import LimitAdministrator, PoppingTooMuch, PullingTooMuch, SendingTooMuch
 from lab.sim.workload.logical_clients import LogicalConsumer, LogicalProducer
 from lab.sim.workload.pop_consumer import RawPopConsumer
@@ -261,6 +263,14 @@ class History(ABC):
         if random.random() < SEARCHES:
             master_of = partial(self._master_of, cluster)
             nodes.append(Searcher(self.world, self.expected, Random(random.random()), master_of))
+
+    def add_entry_reader(self, nodes: list[RawClient | Application], cluster: Cluster) -> None:
+        """Add a client that reads queue entries, in a share of the seeds."""
+        random = Random(f"{self.world.seed}-entry-reader")
+        if random.random() < ENTRY_READS:
+            groups = [group.name for group in cluster.plan.groups]
+            master_of = partial(self._master_of, cluster)
+            nodes.append(EntryReader(self.world, self.expected, Random(random.random()), groups, master_of))
 
     def _master_of(self, cluster: Cluster, name: str) -> str:
         """Return the address of a group's master at this moment."""

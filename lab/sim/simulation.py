@@ -137,6 +137,7 @@ class Simulation(History):
         self.final_checks.selections |= selections
         self.final_checks.pops = pop_checks
         self.add_searcher(nodes, self.cluster)
+        self.add_entry_reader(nodes, self.cluster)
         if has_limits(seed):
             self.final_checks.limits, _ = self.add_limits(
                 nodes, self.cluster, has_one_master=True, has_users=has_access(seed)

@@ -277,7 +277,7 @@ BOTH_SEEDS = tuple(filter(has_limits, ACCESS_SEEDS))
 """The seeds that run with access control, with limits, and with both."""
 SEEDS_OF_LIMITS: dict[str, tuple[int, ...]] = {
     "users-not-limited": BOTH_SEEDS,
-    "later-send-overtakes": (610_388,),
+    "later-send-overtakes": (611_489,),
 }
 """The seeds of mutations of limits that other seeds show rarely."""
 ACCESS_GROUP_SEEDS = tuple(seed for seed in range(1, 600) if has_access(GROUP_SEEDS + seed))

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from tandemq.boundary import Turn
 from tandemq.broker.features.pulls import processor as pull
-from tandemq.broker.features.pulls import slave_reads
+from tandemq.broker.features.pulls import queue_entries, slave_reads
 from tandemq.broker.ha import lost_tail
 from tandemq.broker.ha import master as masterside
 from tandemq.broker.ha import service as replicate
@@ -26,6 +26,7 @@ from tandemq.broker.roles.offset_handover import OffsetHandover
 from tandemq.broker.state import consumer_offsets as offsets
 from tandemq.client.core import availability, routes
 from tandemq.client.producer import fault_strategy as targets
+from tandemq.codec.record.entries import QUEUE_ENTRY_BYTES
 from tandemq.coordination import in_sync as insync
 from tandemq.coordination import lease
 from tandemq.coordination.member import facts, handover, held_lease, service, takeover
@@ -105,6 +106,30 @@ def promise_always() -> AbstractContextManager[Any]:
 def unsafe_is_shown() -> AbstractContextManager[Any]:
     """Consumers receive messages that are not on every member in sync."""
     return _serving(lambda serving: {"visible_end": NO_LIMIT})
+
+
+def unsafe_entries_are_shown() -> AbstractContextManager[Any]:
+    """Queue entries include those of messages that are not on every member in sync."""
+    read = queue_entries.QueueEntryReads._on_entries
+
+    def show(self: queue_entries.QueueEntryReads, *arguments: Any) -> Any:
+        with patched(type(self._pulls), "visible_end", lambda _, queue: queue.max_offset):
+            return read(self, *arguments)
+
+    return patched(queue_entries.QueueEntryReads, "_on_entries", show)
+
+
+def entries_of_other_places() -> AbstractContextManager[Any]:
+    """Queue entries are those of the places behind the requested ones."""
+    read = queue_entries.QueueEntryReads._on_entries
+
+    def shift(self: queue_entries.QueueEntryReads, *arguments: Any) -> Any:
+        answer = read(self, *arguments)
+        if answer is not None and len(answer.body) > QUEUE_ENTRY_BYTES:
+            answer.body = answer.body[QUEUE_ENTRY_BYTES:]
+        return answer
+
+    return patched(queue_entries.QueueEntryReads, "_on_entries", shift)
 
 
 def ack_alone() -> AbstractContextManager[Any]:
@@ -363,6 +388,8 @@ GROUP_MUTATIONS: dict[str, Mutation] = {
     "tail-not-cut": Mutation(tail_not_cut, ANY),
     "promise-always": Mutation(promise_always, frozenset({"I6"})),
     "unsafe-is-shown": Mutation(unsafe_is_shown, frozenset({"I19"})),
+    "unsafe-entries-are-shown": Mutation(unsafe_entries_are_shown, frozenset({"I19"})),
+    "entries-of-other-places": Mutation(entries_of_other_places, frozenset({"I4"})),
     "ack-alone": Mutation(ack_alone, SAFE),
     "ack-when-copies-leave": Mutation(ack_when_copies_leave, frozenset({"I17"})),
     "sent-counts-as-copied": Mutation(sent_counts_as_copied, SAFE),

@@ -72,6 +72,7 @@ class ContinuousChecks:
         self._cluster.on_start = self._cluster.on_stop = None
         self._cluster.on_turn = self._turned_beyond_tolerance
         self._expected.on_delivery = lambda _: None
+        self._expected.on_shown = lambda _address, _log_offset: None
         self._is_safety_only = True
 
     def _turned_beyond_tolerance(self, host: Host) -> None:

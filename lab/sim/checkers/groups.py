@@ -246,7 +246,7 @@ class GroupChecks(ContinuousChecks):
         self._claims.setdefault(
             place, DurabilityClaim(self._world.now_us - SECOND, self._holders(host), is_flushed=False)
         )
-        self._judge_shown(host, given)
+        self.shown(given.broker, given.log_offset)
 
     def _is_replaced_or_gone(self, host: Host, place: QueuePlace, given: DeliveredMessage) -> bool:
         known, log_offset = self._ledger.get(place), given.log_offset
@@ -254,20 +254,19 @@ class GroupChecks(ContinuousChecks):
             return not any(read_log(host.machine.disk, log_offset, log_offset + 4, host.config.segment_bytes))
         return known != (given.key, log_offset) and not self._is_excused(host, place)
 
-    def _judge_shown(self, host: Host, given: DeliveredMessage) -> None:
-        """I19: check that a delivered message of an elect group is on every member in sync."""
-        since_us = self._world.now_us - 10 * SECOND
+    def shown(self, address: str, log_offset: int) -> None:
+        """I19: check that a message of an elect group, shown to a client, is on every member in sync."""
+        host, since_us = self._hosts[address], self._world.now_us - 10 * SECOND
         for name in self._decided.get(host.name, ()) if mode_of(host.group) is Mode.ELECT else ():
             member = next(member for member in self._cluster.hosts if member.name == name)
-            start, segment = given.log_offset, host.config.segment_bytes
             if (
                 member.harms_us
                 or any(when >= since_us for when in member.losses_us)
-                or (member.broker is None or member.broker.store.log.start > start)
+                or (member.broker is None or member.broker.store.log.start > log_offset)
             ):
                 continue
-            if not any(read_log(member.machine.disk, start, start + 4, segment)):
-                raise Violation("I19", f"{host.name} showed {given.key} at {start}, and {name}, in sync, has it not")
+            if not any(read_log(member.machine.disk, log_offset, log_offset + 4, host.config.segment_bytes)):
+                raise Violation("I19", f"{host.name} showed a message at {log_offset}, and {name}, in sync, lacks it")
 
     # Responses.
 

@@ -205,6 +205,8 @@ class ExpectedState:
         """(broker group, topic) that is deleted, and may not come back, to the time of the response."""
         self.duplicates = 0
         self.on_delivery: Callable[[DeliveredMessage], None] = lambda _: None
+        self.on_shown: Callable[[str, int], None] = lambda _address, _log_offset: None
+        """Called when a broker has shown that there is a record, without the record."""
         self.on_stored: Callable[[Attempt], None] = lambda _: None
         self.on_committed: Callable[[Attempt], None] = lambda _: None
         self.has_bit_rot: Callable[[str], bool] = lambda _address: False
