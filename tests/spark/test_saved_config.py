@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from tandemq import Message
-from tandemq.broker.state.consumer_offsets import parse_offsets
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets, parse_offsets
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.persistence import Saver
 from tandemq.cli import main
@@ -31,6 +31,7 @@ from tandemq.spark.jobs.saved_config import (
     config_of_files,
     config_place,
     kept_config,
+    offsets_of_files,
     tables_of_responses,
 )
 from tandemq.spark.lake.delta import DeltaLake
@@ -215,6 +216,24 @@ def test_tables_in_the_files_of_a_store_include_their_changes(tmp_path: Path) ->
     (tmp_path / "config/consumerOffset.json").write_text("{}")
     with pytest.raises(StoreDamaged, match="consumerOffset"):
         config_of_files(store)
+
+
+def test_offsets_in_the_files_of_a_store_include_their_changes(tmp_path: Path) -> None:
+    store = Location(str(tmp_path))
+    assert offsets_of_files(store) == {}
+    saver = Saver(RealDisk(tmp_path))
+    offsets = ConsumerOffsets(saver, 1_000)
+    offsets.commit("T", "billing", 0, 5)
+    offsets.note(json.dumps({"offsetTable": {"T@billing": {"0": 5}}}).encode())
+    offsets.save()
+    save(saver)
+    offsets.note(json.dumps({"offsetTable": {"T@billing": {"0": 9}, "T@shipping": {"1": 3}}}).encode())
+    expected = {"T@billing": {0: 9}, "T@shipping": {1: 3}}
+    assert offsets_of_files(store) == expected
+    found = config_of_files(store)
+    assert found is not None
+    assert parse_offsets(found.tables["consumerOffset.json"]) == expected
+    assert parse_offsets(SavedConfig.decode(found.encode(), "x").tables["consumerOffset.json"]) == expected
 
 
 def test_static_topics_beside_the_topics_of_a_response_become_a_table_of_their_own() -> None:

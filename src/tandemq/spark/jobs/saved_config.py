@@ -21,7 +21,9 @@ from typing import Any, cast
 from tandemq.boundary import Disk
 from tandemq.broker.features.delay.service import FILE as DELAYS
 from tandemq.broker.state.consumer_offsets import FILE as OFFSETS
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import FILE as GROUPS
+from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.queue_mappings import DETAILS, TABLE, VERSION
 from tandemq.broker.state.queue_mappings import FILE as MAPPINGS
 from tandemq.broker.state.table_journal import TableJournal, removed_names
@@ -128,7 +130,18 @@ def config_of_files(store: Location) -> SavedConfig | None:
     names = set(disk.list("config"))
     made_ms = int(time.time() * 1000)
     tables = {file.name: _table(disk, file) for file in FILES if names & {file.name, f"{file.name}.bak"}}
+    if OFFSETS.name in tables:
+        tables[OFFSETS.name] = ConsumerOffsets(Saver(disk), made_ms).for_slaves()
     return SavedConfig(made_ms, str(store), None, checked(tables, str(store))) if any(tables.values()) else None
+
+
+def offsets_of_files(store: Location) -> dict[str, dict[int, int]]:
+    """Read the offsets of a store by "topic@group" and queue id, with their files of changes.
+
+    Raises:
+        StoreDamaged: the table is damaged, and so is its .bak.
+    """
+    return ConsumerOffsets(Saver(cast(Disk, _ConfigDisk(store))), 0).table
 
 
 def _table(disk: Disk, file: TableFile) -> dict[str, Any]:

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ConfigError
+from tandemq.spark.jobs.saved_config import offsets_of_files
 from tandemq.spark.jobs.tasks import (
     LOST,
     ProgressCallback,
@@ -272,17 +272,12 @@ def _measure(found: LogStatistics, results: Sequence[Result], ends: _Ends, *, mi
 
 
 def _groups(source: Location, ends: _Ends) -> list[dict[str, Any]]:
-    """Compute the lag by group and topic from the store's offset table; queues without messages have none."""
-    kept = source.read("config/consumerOffset.json")
-    if kept is None:
-        return []
-    table = loads(kept, is_trusted=True).get("offsetTable") or {}
+    """Compute the lag by group and topic from the store's offsets; queues without messages have none."""
     rows = []
-    for name, offsets in sorted(table.items()):
+    for name, committed in sorted(offsets_of_files(source).items()):
         topic, _, group = name.partition("@")
         if topic.startswith((RETRY, DEAD)):
             continue
-        committed = {int(queue): int(offset) for queue, offset in offsets.items()}
         queues = [(queue, end) for (of, _, queue), end in ends.items() if of == topic]
         rows.append(
             {
