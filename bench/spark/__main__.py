@@ -26,7 +26,7 @@ from rich.table import Table
 from bench.spark.beside import SHAPES, Beside
 from bench.spark.cells import BODY_BYTES, Bench
 from bench.spark.kafka import connector_class_path
-from bench.spark.measure import Cell
+from bench.spark.measure import Cell, adopt_orphans
 from tandemq.spark.runtime.session import open_session
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "spark.json"
@@ -51,6 +51,7 @@ def main() -> int:
     def say(text: str) -> None:
         console.print(text, highlight=False)
 
+    adopt_orphans()
     load = os.getloadavg()[0]
     settings = {"spark.driver.memory": args.memory}
     of_kafka = [name for name in OF_KAFKA if name in chosen]

@@ -9,6 +9,5 @@ SHORT = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
-    # Fewer imports: see `tests.spark.daemon`.
-    "spark.python.daemon.module": "tests.spark.daemon",
+    "spark.python.daemon.module": "tandemq.spark.runtime.daemon",
 }

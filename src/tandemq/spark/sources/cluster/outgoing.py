@@ -56,8 +56,7 @@ DELAY_COLUMNS = ("delayLevel", "deliverAt")
 """Columns that set them."""
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
 _OVERHEAD = _HEAD.itemsize + 2
-_EMPTY = pa.scalar(b"", pa.binary())
-_NAME_END, _PROPERTY_END = pa.scalar(b"\x01", pa.binary()), pa.scalar(b"\x02", pa.binary())
+_NAME_END, _PROPERTY_END = b"\x01", b"\x02"
 Column = Any
 """An Arrow array."""
 
@@ -227,7 +226,7 @@ def _batch_parts(bodies: Column, properties: Column) -> Column:
     heads["body"] = body_sizes
     lengths = property_sizes.astype(">u2")
     return pc.binary_join_element_wise(
-        _fixed(heads.view(np.uint8), _HEAD.itemsize), bodies, _fixed(lengths.view(np.uint8), 2), properties, _EMPTY
+        _fixed(heads.view(np.uint8), _HEAD.itemsize), bodies, _fixed(lengths.view(np.uint8), 2), properties, b""
     )
 
 
@@ -332,7 +331,7 @@ def _properties(
     keys = _or_else(None if keys is None else _text(keys), given.keys)
     tags = _or_else(None if tags is None else _text(tags), given.tags)
     parts = [] if given.encoded is None else [given.encoded]
-    parts += [pa.scalar(b"UNIQ_KEY\x01", pa.binary()), unique, pa.scalar(b"\x02WAIT\x01true\x02", pa.binary())]
+    parts += [b"UNIQ_KEY\x01", unique, b"\x02WAIT\x01true\x02"]
     if tags is not None:
         for tag in pc.unique(tags).to_pylist():
             _check(tags=tag.decode())
@@ -340,18 +339,18 @@ def _properties(
     if keys is not None:
         keys = _words(keys)
         parts += _named(KEYS, keys)
-    return pc.binary_join_element_wise(*parts, _EMPTY), keys
+    return pc.binary_join_element_wise(*parts, b""), keys
 
 
 def _named(name: str, values: Column) -> list[Column]:
     """Return the parts of a property to append to each row; they are empty for a row whose value is empty."""
-    begin = pa.scalar(f"{name}\x01".encode(), pa.binary())
+    begin = f"{name}\x01".encode()
     sizes = _sizes(values)
     if sizes.all():
         return [begin, values, _PROPERTY_END]
     if not sizes.any():
         return []
-    return [_where(sizes > 0, pc.binary_join_element_wise(begin, values, _PROPERTY_END, _EMPTY))]
+    return [_where(sizes > 0, pc.binary_join_element_wise(begin, values, _PROPERTY_END, b""))]
 
 
 def _words(keys: Column) -> Column:
@@ -402,7 +401,7 @@ def _kept(entries: _Entries, count: int) -> _Given:
     row = np.repeat(np.arange(count), np.diff(bounds))
     if len(np.unique(row * len(known) + codes)) < len(codes):
         raise _Unusual  # twice in a row
-    joined = pc.binary_join_element_wise(names, _NAME_END, values, _PROPERTY_END, _EMPTY)
+    joined = pc.binary_join_element_wise(names, _NAME_END, values, _PROPERTY_END, b"")
     is_kept = np.array([name not in SYSTEM_PROPERTIES for name in known])[codes]
     if not is_kept.all():
         joined = _where(is_kept, joined)
@@ -457,7 +456,7 @@ def _of_text(column: Column) -> _Entries:
     is_open[filled] = data[bounds[1:][filled] - 1 - bounds[0]] != 2
     if is_open.any():
         ends = _where(is_open, pa.array([b"\x02"] * len(column), pa.binary()))
-        column = pc.binary_join_element_wise(column, ends, _EMPTY)
+        column = pc.binary_join_element_wise(column, ends, b"")
         data, bounds = _bytes(column), _bounds(column)
     bounds = bounds - bounds[0]
     middle, end = np.flatnonzero(data == 1), np.flatnonzero(data == 2)
@@ -498,12 +497,12 @@ def _or_else(column: Column | None, other: Column | None) -> Column | None:
 
 def _if_any(column: Column, other: Column) -> Column:
     """Return a column in which the values of another column replace NULL and empty values."""
-    return pc.if_else(pc.equal(column.fill_null(b""), _EMPTY), other, column)
+    return pc.if_else(pc.equal(column.fill_null(b""), b""), other, column)
 
 
 def _where(chosen: Any, column: Column) -> Column:
     """Return a column with empty values in the rows that are not chosen."""
-    return pc.if_else(pa.array(chosen), column, _EMPTY)
+    return pc.if_else(pa.array(chosen), column, b"")
 
 
 def _fixed(data: Any, size: int) -> Column:
