@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
+from tandemq.cli import main
 from tandemq.client.blocking import BlockingProducer
 from tandemq.client.connection import try_request
+from tandemq.client.core.requests import pull_request
+from tandemq.codec.record.record import decode_messages
 from tandemq.errors import TandemError
-from tandemq.model.codes import RequestCode
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.message import Message, SendStatus
+from tandemq.model.message import Message, MessageQueue, SendStatus
+from tandemq.run.local import LocalCluster
 from tandemq.spark.runtime.session import open_session
 from tests.interop.java import SERVER_VERSIONS, JavaBroker, JavaNameServer, wait_until
+from tests.interop.peers import SERVERS, SMALL_STORE, broker, of_each_change, start_registered
 from tests.interop.wire import wait_registered
 from tests.samples import slow
-from tests.spark.messages import committed, make_topic
+from tests.spark.messages import committed, make_topic, numbered, send
 from tests.spark.short import SHORT
+from tests.spec import spec
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +129,61 @@ def test_java_pair_is_written_read_and_streamed_also_without_its_master(
             assert read(readFrom="slave") == list(range(200))
             master.kill()
             assert read() == list(range(200))
+
+
+@spec("P06")
+@pytest.mark.parametrize("version", of_each_change(SERVERS))
+def test_java_broker_serves_and_continues_a_store_rebuilt_from_a_log_with_gaps(version: str, tmp_path: Path) -> None:
+    segment = int(SMALL_STORE["mappedFileSizeCommitLog"])
+    with LocalCluster(tmp_path / "lost", settings={"mappedFileSizeCommitLog": segment}) as cluster:
+        make_topic(cluster.name_servers, "Orders", 2)
+        send(cluster.name_servers, numbered("Orders", 0, 6_000))
+        log = Path(shutil.copytree(cluster.broker().store / "commitlog", tmp_path / "archived"))
+    files = sorted(log.iterdir())
+    assert len(files) > 4
+    files[1].unlink()
+    os.truncate(files[3], segment // 2)
+    store = tmp_path / "store"
+    sizes = {"queue-file-bytes": "mappedFileSizeConsumeQueue", "slots": "maxHashSlotNum", "entries": "maxIndexNum"}
+    words = [word for option, key in sizes.items() for word in (f"--{option}", str(SMALL_STORE[key]))]
+    rebuilt = CliRunner().invoke(main, ["spark", "rebuild", str(log), str(store), "--allow-loss", *words, "--json"])
+    assert rebuilt.exit_code == 3, rebuilt.output
+    holes = [hole for hole in json.loads(rebuilt.stdout)["holes"] if hole["topic"] == "Orders"]
+    lost = sum(hole["end"] - hole["start"] for hole in holes)
+    assert lost > 500
+    settings = {**SMALL_STORE, "store": str(store)}
+    with JavaNameServer(version, tmp_path / "namesrv") as server:
+        server.start()
+        with broker(version, tmp_path / "java", server, settings=settings) as java:
+            start_registered(java, server)
+            make_topic(server.address, "Orders", 2)
+            (sent,) = send(
+                server.address, numbered("Orders", 6_000, 6_001), queue=MessageQueue("Orders", "broker-a", 0)
+            )
+            assert sent.queue_offset == 3_000
+            kept = [
+                number for queue_id in range(2) for number in pulled(java.address, queue_id, 3_001 - queue_id, holes)
+            ]
+            assert len(kept) == len(set(kept)) == 6_001 - lost
+            assert set(kept) < set(range(6_001))
+
+
+def pulled(address: str, queue_id: int, end: int, holes: list[Any]) -> list[int]:
+    """Return the numbers of all messages of a queue of a Java broker, which refuses pulls that meet a hole."""
+    queue, found, offset = MessageQueue("Orders", "broker-a", queue_id), [], 0
+    of_queue = sorted((hole["start"], hole["end"]) for hole in holes if hole["queueId"] == queue_id)
+    for start, following in [*of_queue, (end, end)]:
+        while offset < start:
+            answer = try_request(address, pull_request(queue, offset, min(32, start - offset)))
+            assert answer is not None
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            messages = decode_messages(answer.body)
+            assert [message.queue_offset for message in messages] == list(range(offset, offset + len(messages)))
+            found += [int(message.body) for message in messages]
+            offset += len(messages)
+        if start < end:
+            refused = try_request(address, pull_request(queue, start - 1, 32))
+            assert refused is not None
+            assert refused.code == ResponseCode.SYSTEM_ERROR
+        offset = following
+    return found

@@ -8,11 +8,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.model.message import UNIQ_KEY
+from tandemq.run.children import ChildCluster
 from tandemq.run.local import LocalCluster
+from tandemq.run.local_tls import ClusterCertificates, make_certificates
 from tandemq.spark.sources.cluster.outgoing import unique_keys
 from tests.spark.messages import make_topic, numbered, send
 
@@ -129,3 +133,22 @@ def test_driver_killed_within_a_query_loses_nothing_and_duplicates_have_equal_ke
     copy(spark, names, checkpoint)  # another driver continues from the checkpoint of the first one
     by_key = {row.properties[UNIQ_KEY]: int(row.body) for row in read(spark, tandemq_broker, "Copies").collect()}
     assert sorted(by_key.values()) == list(range(600))
+
+
+def test_rows_are_written_and_read_over_tls(spark: SparkSession, tmp_path: Path) -> None:
+    certificates = ClusterCertificates.kept_in(tmp_path / "tls")
+    make_certificates(tmp_path / "tls")
+    settings = {**ON_ANY_DISK, "autoCreateTopicEnable": "true"}
+    with ChildCluster(tmp_path / "secure", groups=1, slaves=0, settings=settings, tls=certificates) as cluster:
+        names = {"nameServer": cluster.name_servers, "timeoutMs": "20000"}
+        trusting = names | {"tls": "true", "tlsCaFile": str(certificates.ca)}
+        rows = spark.range(0, 3_000, numPartitions=2).select(F.col("id").cast("string").alias("body"))
+        rows.write.format("rocketmq").options(**trusting, topic="Secure").mode("append").save()
+        stored = spark.read.format("rocketmq").options(**trusting, subscribe="Secure").load()
+        assert sorted(int(row.body) for row in stored.collect()) == list(range(3_000))
+        for options, reason in ((names, "TLS"), (names | {"tls": "true"}, "certificate")):
+            with pytest.raises(PySparkException, match=reason):
+                rows.write.format("rocketmq").options(**options | {"timeoutMs": "3000"}, topic="Secure").mode(
+                    "append"
+                ).save()
+        assert stored.count() == 3_000
