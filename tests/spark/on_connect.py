@@ -2,16 +2,17 @@
 
     python on_connect.py REMOTE NAME-SERVERS DIRECTORY
 
-Needs `pyspark` and `tandemq` only. The topic Orders contains numbers; Streamed and Named are empty. The directory is
-one of the server's machines. Each line of output is one result, as JSON.
+Needs `pyspark` and `tandemq` only. The topic Orders contains numbers; Streamed, Named and Batched are empty. The
+directory is one of the server's machines. Each line of output is one result, as JSON.
 """
 
 import json
 import sys
+import threading
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -49,7 +50,7 @@ def follow(spark: SparkSession, names: str, home: Path) -> None:
     first = sizes(query)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    report("copied", stopped=len(first) >= 3, sizes=sizes(query))
+    report("copied", stopped=len(first) >= 3, sizes=first + sizes(query))
 
 
 def follow_tables(spark: SparkSession, home: Path) -> None:
@@ -62,6 +63,20 @@ def follow_tables(spark: SparkSession, home: Path) -> None:
     report("tables", saved=spark.table("saved").count(), named=spark.table("named").count())
     spark.sql("DROP TABLE orders")
     spark.sql("DROP TABLE named")
+
+
+def write_batches(spark: SparkSession, names: str, home: Path) -> None:
+    """Copy a topic to another one by a function that is called with each micro-batch, in a process of the server."""
+
+    def copy(batch: DataFrame, number: int) -> None:
+        rows = batch.selectExpr("body", f"'batch-{number}' AS tags")
+        rows.write.format("rocketmq").options(nameServer=names, topic="Batched").mode("append").save()
+
+    rows = spark.readStream.format("rocketmq").options(nameServer=names, subscribe="Orders")
+    rows = rows.options(startingOffsets="earliest", maxOffsetsPerTrigger=PER_BATCH)
+    query = drained(rows.load().writeStream.foreachBatch(copy), home / "batched").start()
+    query.awaitTermination()
+    report("batches", count=len(sizes(query)))
 
 
 def fail(spark: SparkSession, names: str, home: Path) -> None:
@@ -83,16 +98,25 @@ def main(remote: str, names: str, directory: str) -> None:
     tables = {name.lower(): {"nameServer": names, "subscribe": name} for name in ("Orders", "Named")}
     register(spark, tables=tables)
     reports: list[QueryReport] = []
-    listener = ProgressListener(reports.append)
+    caught_up = threading.Event()
+
+    def heard(one: QueryReport) -> None:
+        reports.append(one)
+        if one.lag == 0:
+            caught_up.set()
+
+    listener = ProgressListener(heard)
     spark.streams.addListener(listener)
     try:
         follow(spark, names, home)
+        caught_up.wait(60)
     finally:
         spark.streams.removeListener(listener)  # its thread keeps the program alive otherwise
     # A batch that the stop interrupts may have no report.
     seen = sum(one.volume.get("messages", 0) for one in reports)
     report("progress", some=seen >= 3 * PER_BATCH, lag=reports[-1].lag)
     follow_tables(spark, home)
+    write_batches(spark, names, home)
     fail(spark, names, home)
     spark.stop()
 

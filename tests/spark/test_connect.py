@@ -21,7 +21,7 @@ MESSAGES = 500
 
 def make_topics(name_servers: str) -> None:
     """Create the topics of the program, and send its messages."""
-    for topic in ("Orders", "Streamed", "Named"):
+    for topic in ("Orders", "Streamed", "Named", "Batched"):
         make_topic(name_servers, topic)
     send(name_servers, numbered("Orders", 0, MESSAGES))
 
@@ -33,6 +33,8 @@ def check_results(output: str, name_servers: str) -> None:
     copied = found.pop("copied")
     assert copied["stopped"]
     assert max(copied["sizes"]) == on_connect.PER_BATCH
+    batches = found.pop("batches")["count"]
+    assert batches >= MESSAGES / on_connect.PER_BATCH
     assert found == {
         "session": {"is_remote": True},
         "tables": {"saved": MESSAGES, "named": MESSAGES + 5},
@@ -41,6 +43,9 @@ def check_results(output: str, name_servers: str) -> None:
     }
     numbers = list(range(MESSAGES))
     assert sorted(unique_numbers(name_servers, "Streamed", MESSAGES)) == numbers  # a stopped batch is sent again
+    batched = received(name_servers, "Batched", MESSAGES)
+    assert sorted(int(message.body) for message in batched) == numbers
+    assert len({message.tags for message in batched}) == batches
     named = received(name_servers, "Named", MESSAGES + 5)
     assert sorted(int(message.body) for message in named if message.tags != "new") == numbers
 
