@@ -50,7 +50,7 @@ def test_healthy_seed_has_no_anomaly(seed: int) -> None:
         slow(("recalls-ignored", 18, "I12", "recalled-read")),
         ("rollback-commits", 7, "I11", "aborted-read"),
         ("body-changed", 1, "I2", "corrupt"),
-        ("pop-acks-lost", 1, "I25", "pop-again"),
+        ("pop-acks-lost", 9, "I25", "pop-again"),
     ],
 )
 def test_judge_finds_what_the_simulation_finds(name: str, seed: int, rule: str, found: str) -> None:
