@@ -5,6 +5,7 @@ in the log. Source: docs/reference/pop.md; RocketMQ AckMessageProcessor, ChangeI
 """
 
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -317,21 +318,29 @@ class Acks(Feature, PopAcks):
                 except SendRefused as refused:
                     failure = refused
         waits, end = self._turn.serving.is_elect, self._store.log.end
+        for number, data in self._answered(failure):
+            self._puts.acks.append((number, data, end, waits, 0))
+        self._taken.clear()
+        self._answers.clear()
+
+    def _answered(self, failure: SendRefused | None) -> list[tuple[int, bytes]]:
+        """Return the responses of this turn by connection, those to acknowledgements first on each: in the same order
+        whether the engine took the requests or not."""
+        of_changes: list[tuple[int, bytes]] = []
+        of_acks: list[tuple[int, bytes]] = [
+            (number, answers if failure is None else recode(answers, ResponseCode.SYSTEM_BUSY, remark=failure.remark))
+            for number, answers in self._engine.flush()
+        ]
         for link, command in self._answers:
             if command.is_oneway:
                 continue
+            is_change = command.code == Code.CHANGE_MESSAGE_INVISIBLETIME
             if failure is None:
-                fields = command.fields if command.code == Code.CHANGE_MESSAGE_INVISIBLETIME else None
-                answer = command.answer(ResponseCode.SUCCESS, fields=fields)
+                answer = command.answer(ResponseCode.SUCCESS, fields=command.fields if is_change else None)
             else:
                 answer = command.answer(ResponseCode.SYSTEM_BUSY, remark=failure.remark)
-            self._puts.acks.append((link.number, encode_command(answer), end, waits, 0))
-        for number, answers in self._engine.flush():
-            if failure is not None:
-                answers = recode(answers, ResponseCode.SYSTEM_BUSY, remark=failure.remark)
-            self._puts.acks.append((number, answers, end, waits, 0))
-        self._taken.clear()
-        self._answers.clear()
+            (of_changes if is_change else of_acks).append((link.number, encode_command(answer)))
+        return sorted([*of_acks, *of_changes], key=itemgetter(0))
 
     def link_closed(self, link: int, _turn: object, _now: Now) -> None:
         """See `Feature`."""
