@@ -107,3 +107,23 @@ def test_traceback_of_our_errors_is_hidden_in_processes_of_spark(
     with pytest.raises(ValueError, match="a defect"):
         Reader().other()
     assert HIDE not in os.environ
+
+
+def test_process_of_sparks_daemon_says_nothing_when_the_session_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def worker(_sock: object, authenticated: bool) -> int:
+        if authenticated:
+            raise BrokenPipeError
+        return 0
+
+    main = ModuleType("__main__")
+    main.__spec__ = SimpleNamespace(name="pyspark.daemon")  # type: ignore[assignment]
+    main.worker = worker  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    with pytest.raises(ConfigError):
+        Reader().partitions()
+    for _ in range(2):
+        assert main.worker(None, False) == 0
+        assert main.worker(None, True) == 1
+        with pytest.raises(ConfigError):
+            Reader().partitions()
+    assert main.worker.__wrapped__ is worker

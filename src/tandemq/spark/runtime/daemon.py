@@ -1,33 +1,23 @@
-"""Spark's daemon of Python workers on this machine: it has imported what they need, and says nothing at their end.
+"""Spark's daemon of Python workers on this machine: it has imported what they need.
 
 A worker is a fork of the daemon, so that each of them saves 1.5 s of imports. Spark's own daemon forks first because
 imported libraries may have threads; these have none that a fork needs.
-
-The JVM closes its connections to idle workers as it stops, and PySpark shows the BrokenPipeError of each.
 
 Not for clusters, whose machines may lack this package. Source: PySpark's `daemon`, run by `spark.python.daemon.module`.
 """
 
 import gc
-import socket
 import sys
 from contextlib import suppress
 from importlib import import_module
 
 from pyspark import daemon
 
+from tandemq.spark.runtime.worker_errors import quiet
+
 SOURCES = "tandemq.spark.sources.formats"
 TASKS = "pyspark.worker"
 """Module of the workers that run tasks. Those that plan and commit have daemons of their own."""
-_worker = daemon.worker
-
-
-def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Run tasks as PySpark's worker does, until the JVM closes the connection; returns the exit code."""
-    try:
-        return int(_worker(sock, authenticated))
-    except BrokenPipeError:
-        return 1
 
 
 def import_modules(worker_module: str) -> None:
@@ -40,5 +30,5 @@ def import_modules(worker_module: str) -> None:
 
 if __name__ == "__main__":
     import_modules(sys.argv[1])
-    daemon.worker = worker
+    vars(daemon)["worker"] = quiet(daemon.worker)
     daemon.manager()

@@ -30,6 +30,7 @@ def shows_one_line(kind: type[T]) -> type[T]:
 def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def called(*args: Any, **named: Any) -> Any:
+        _end_quietly()
         with _one_line():
             found = method(*args, **named)
         return _iterated(found) if isinstance(found, Iterator) else found
@@ -40,6 +41,27 @@ def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
 def _iterated(values: Iterator[T]) -> Iterator[T]:
     with _one_line():
         yield from values
+
+
+def quiet(worker: Callable[[Any, bool], Any]) -> Callable[[Any, bool], int]:
+    """Return `pyspark.daemon.worker` without the BrokenPipeError of a connection that the JVM closes as it stops."""
+
+    @functools.wraps(worker)
+    def run(sock: Any, authenticated: bool) -> int:
+        try:
+            return int(worker(sock, authenticated))
+        except BrokenPipeError:
+            return 1
+
+    return run
+
+
+def _end_quietly() -> None:
+    """Have a process that Spark's own daemon forked end without a traceback. Those that plan come from no other one."""
+    main = sys.modules["__main__"]
+    worker = getattr(main, "worker", None)
+    if worker is not None and _is_worker() and not hasattr(worker, "__wrapped__"):
+        vars(main)["worker"] = quiet(worker)  # the daemon calls it for the next request
 
 
 @contextmanager
