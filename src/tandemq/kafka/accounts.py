@@ -1,6 +1,6 @@
 """Users of the cluster as Kafka consumers: SASL with the mechanism PLAIN, whose password is the user's key.
 
-Each user has a client of the cluster, which signs its requests; brokers decide what it may read. Consumers of one user
+Each user has its own client, which signs requests with the user's key; brokers authorize them. Connections of one user
 share the client.
 
 Source: RFC 4616; Kafka's protocol guide, "SASL authentication sequence"; docs/guides/kafka-consumers.md.

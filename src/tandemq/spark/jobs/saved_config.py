@@ -130,8 +130,6 @@ def config_of_files(store: Location) -> SavedConfig | None:
     names = set(disk.list("config"))
     made_ms = int(time.time() * 1000)
     tables = {file.name: _table(disk, file) for file in FILES if names & {file.name, f"{file.name}.bak"}}
-    if OFFSETS.name in tables:
-        tables[OFFSETS.name] = ConsumerOffsets(Saver(disk), made_ms).for_slaves()
     return SavedConfig(made_ms, str(store), None, checked(tables, str(store))) if any(tables.values()) else None
 
 
@@ -145,6 +143,8 @@ def offsets_of_files(store: Location) -> dict[str, dict[int, int]]:
 
 
 def _table(disk: Disk, file: TableFile) -> dict[str, Any]:
+    if file is OFFSETS:
+        return ConsumerOffsets(Saver(disk), 0).for_slaves()
     content = file.load(disk)
     key = JOURNALED.get(file)
     if key is None:

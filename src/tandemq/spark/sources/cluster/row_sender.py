@@ -211,9 +211,8 @@ class _Window:
             self._broken = delivery
         else:
             self.failed += delivery.result()
-        if self._drained is not None and self._held <= self._awaited:
+        if self._drained is not None and not self._drained.done() and self._held <= self._awaited:
             self._drained.set_result(None)
-            self._drained = None
 
     async def wait_for_room(self, count: int) -> None:
         """Wait until `count` messages more are within the limit, or nothing runs."""
