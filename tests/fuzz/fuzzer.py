@@ -19,7 +19,7 @@ from tandemq.broker.features.timers.records import TimerHead, head_of
 from tandemq.broker.filter.parser import compile_filter
 from tandemq.broker.filter.selector import MessageSelector
 from tandemq.broker.kernel.connection import pack_host
-from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.entries import HOLE_SIZE_MAX, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import parse_record, record_fault, unpack_head
 from tandemq.codec.remoting.signature import is_signed
 from tandemq.engine import KEY_ROW, LARGE_BODY_BYTES, RecordChanges, python
@@ -27,7 +27,6 @@ from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.access import Credentials
 from tandemq.model.message import decode_properties
 from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from tandemq.storage.consume_queue import PREFILL_SIZE
 from tests.fuzz.clients import calls, response
 from tests.fuzz.filters import expression, program_steps, properties
 from tests.fuzz.frames import Frames, Sent, Turns, ack_frame, command_in, pull_frame, signed_frame
@@ -435,7 +434,7 @@ class Fuzzer:
         at = at if random.getrandbits(3) else random.randrange(len(data) + 1)
         size = int.from_bytes(data[at : at + 4], signed=True)
         odd = random.choice((0, 0, 0, -1, 1, 1 << 30))
-        entry = QUEUE_ENTRY.pack(base + at, max(-1, min(size + odd, PREFILL_SIZE)), 0)
+        entry = QUEUE_ENTRY.pack(base + at, max(-1, min(size + odd, HOLE_SIZE_MAX)), 0)
         record = parse_record(data, at, min(len(data), at + max(0, size)))
         offset = 5 if isinstance(record, str) else record.queue_offset
         topic = b"T" if isinstance(record, str) else record.topic

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.codec.record.entries import QUEUE_ENTRY
+from tandemq.codec.record.entries import HOLE_SIZE_MAX, QUEUE_ENTRY
 from tandemq.errors import OffsetGone
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -173,6 +173,7 @@ def test_query_that_needs_no_messages_reads_entries() -> None:
         Command(ResponseCode.SUCCESS),
         Command(ResponseCode.SUCCESS, body=entries(200)[:-1]),
         Command(ResponseCode.SUCCESS, body=entries(200, 0)),
+        Command(ResponseCode.SUCCESS, body=entries(200, HOLE_SIZE_MAX)),
         Command(ResponseCode.SUCCESS, body=entries(200, at=-5)),
         Command(ResponseCode.SUCCESS, body=entries(200, 200, 200)),
     ],

@@ -528,7 +528,7 @@ def select_messages(
     cdef unsigned char *place
     cdef bytes block = b""
     cdef Text name = text_of(topic)
-    cdef int64_t log_offset, block_start = 0, block_bytes = sources.block_bytes
+    cdef int64_t log_offset, code, block_start = 0, block_bytes = sources.block_bytes
     cdef Py_ssize_t waits_max = sources.waits + WAITS_MAX
     cdef Py_ssize_t size, total = 0, count = 0, at, cost = 0, found = 0, examined = 0
     cdef Py_ssize_t small_end = 0  # Of the records from the present one on that are read with their bodies.
@@ -542,13 +542,14 @@ def select_messages(
         while end - entry >= ENTRY_BYTES and total < examined_max:
             log_offset = <int64_t>big_64(entry)
             size = <int32_t>big_32(entry + 8)
+            code = <int64_t>big_64(entry + 12)
             entry += ENTRY_BYTES
-            if size != HOLE_SIZE:
+            if not is_hole(size, code):
                 if not RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX or not 0 <= log_offset <= written_end - size:
                     return None
             if log_offset >= limit:
                 break
-            if size != HOLE_SIZE:
+            if not is_hole(size, code):
                 wanted[count].start = log_offset
                 wanted[count].queue_offset = queue_offset
                 wanted[count].size = size

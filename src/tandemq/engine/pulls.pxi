@@ -307,6 +307,11 @@ cdef class LogSources:
         return read_tail(to.data + HEAD_BYTES_MAX, tail, record)
 
 
+cdef inline bint is_hole(int32_t size, int64_t code):
+    """Whether an entry is that of a hole: see `tandemq.codec.record.entries`."""
+    return size >= HOLE_SIZE_MIN and (size == HOLE_SIZE_MAX or size == code)
+
+
 cdef inline bint is_wanted(int64_t code, object codes, const int64_t *few, Py_ssize_t few_count) except -1:
     """Whether a tags code is one of `codes`; `few`: all of them, if they are few."""
     cdef Py_ssize_t at
@@ -346,12 +351,12 @@ cdef bint choose_records(Bytes entry, Bytes end, int64_t queue_offset, codes, Ch
         size = <int32_t>big_32(entry + 8)
         code = <int64_t>big_64(entry + 12)
         entry += ENTRY_BYTES
-        if size != HOLE_SIZE:
+        if not is_hole(size, code):
             if not RECORD_BYTES_MIN <= size <= GATHERED_BYTES_MAX or not 0 <= log_offset <= choice.written_end - size:
                 return False
         if log_offset >= choice.limit:
             break
-        if size == HOLE_SIZE or (codes is not None and not is_wanted(code, codes, few, few_count)):
+        if is_hole(size, code) or (codes is not None and not is_wanted(code, codes, few, few_count)):
             queue_offset += 1
             continue
         if choice.count and (choice.count >= choice.most or choice.size + size > choice.bytes_max):

@@ -17,12 +17,11 @@ from struct import Struct
 from typing import NamedTuple
 
 from tandemq.boundary import Disk, File
-from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.entries import HOLE_SIZE_MAX, HOLE_SIZE_MIN, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, is_hole
 from tandemq.codec.record.record import RECORD_BYTES_MIN
 from tandemq.engine import QueueTail
 from tandemq.storage.segmented_file import FileCache, SegmentLog
 
-PREFILL_SIZE = 0x7FFFFFFF
 AHEAD_ENTRIES = 256
 """Entries read ahead at first for a sequential reader of a queue, and always if many queues are read."""
 AHEAD_ENTRIES_MAX = 4096
@@ -38,16 +37,21 @@ _unpack = QUEUE_ENTRY.unpack_from
 
 
 class Entry(NamedTuple):
-    """One entry. `size` is PREFILL_SIZE for a hole, a queue offset without a message."""
+    """One entry: of a record, or of a hole, a queue offset without a message."""
 
     log_offset: int
     size: int
     tags_code: int
 
     @property
+    def is_hole(self) -> bool:
+        """Whether the queue offset has no message."""
+        return is_hole(self.size, self.tags_code)
+
+    @property
     def log_end(self) -> int:
         """Log offset of the end of the record."""
-        return self.log_offset if self.size == PREFILL_SIZE else self.log_offset + self.size
+        return self.log_offset if self.is_hole else self.log_offset + self.size
 
 
 class EntriesAhead(NamedTuple):
@@ -102,11 +106,15 @@ class QueueFiles(FileCache):
 class ConsumeQueue(QueueTail):
     """One consume queue. `[min_offset, max_offset)` are the queue offsets whose records may still be in the log."""
 
-    __slots__ = ("_file_bytes", "_files", "_plausible_end", "_segments", "queue_id", "topic")
+    __slots__ = ("_file_bytes", "_files", "_log_file_bytes", "_plausible_end", "_segments", "queue_id", "topic")
 
-    def __init__(self, disk: Disk, files: QueueFiles, topic: str, queue_id: int, file_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, files: QueueFiles, topic: str, queue_id: int, file_bytes: int, log_file_bytes: int
+    ) -> None:
         """Load the files and find `max_offset` by binary search in the last one.
 
+        Args:
+            file_bytes, log_file_bytes: sizes of the queue's files, and of the log's.
         Raises:
             StoreDamaged: a file has the wrong length.
         """
@@ -114,6 +122,7 @@ class ConsumeQueue(QueueTail):
         self.topic = topic
         self.queue_id = queue_id
         self._file_bytes = file_bytes
+        self._log_file_bytes = log_file_bytes
         self._files = files
         self._segments = SegmentLog(disk, files, queue_directory(topic, queue_id), file_bytes, is_derived=True)
         self.start_tail(self._find_written_end())
@@ -172,7 +181,8 @@ class ConsumeQueue(QueueTail):
         """Stage the entry of a record at the queue offset that the record states; False if that entry exists already.
 
         Skipped queue offsets become holes: their messages were lost to damage. A hole has the log offset at which the
-        preceding record ends, so that entries stay in log order. A queue's first message may have any offset.
+        preceding record ends, so that entries stay in log order (`_hole`). A queue's first message may have any
+        offset.
         """
         self._restart_if_recreated(queue_offset, log_offset)
         missing = queue_offset - self.next_offset
@@ -183,7 +193,7 @@ class ConsumeQueue(QueueTail):
                 self.min_offset = queue_offset
                 self._start_at(queue_offset)
                 missing = queue_offset - self.next_offset
-            self.stage_entry(self.staged_log_end(), PREFILL_SIZE, 0, missing)
+            self.stage_entry(*_hole(self.staged_log_end(), log_offset, self._log_file_bytes), missing)
         self.stage_entry(log_offset, size, tags_code)
         return True
 
@@ -198,7 +208,7 @@ class ConsumeQueue(QueueTail):
         if queue_offset != self.max_offset or not queue_offset:
             return False
         end = self.last_log_end
-        self.stage_entry(end, PREFILL_SIZE, 0)
+        self.stage_entry(end, HOLE_SIZE_MAX, 0)
         self.commit_staged()
         self.last_log_end = end  # the size of a hole is none: the log has room for more missing messages behind it
         return True
@@ -311,7 +321,7 @@ class ConsumeQueue(QueueTail):
             entry.log_end > following.log_offset for entry, following in pairwise(possible)
         ):
             return None
-        return -1 if found.size == PREFILL_SIZE and not found.log_offset else found.log_offset
+        return -1 if found.is_hole and not found.log_offset else found.log_offset
 
     def first_at_or_after(self, log_offset: int, low: int, high: int) -> int:
         """Return the first of the entries `[low, high)` whose record is at or after a log offset; `high` if none is.
@@ -405,11 +415,10 @@ class ConsumeQueue(QueueTail):
     def _continues(self, queue_offset: int, first: int) -> bool:
         """Whether an entry continues the entry before it: a torn entry, and one after a gap, does not."""
         found = self.entry(queue_offset)
-        if found.size <= 0 or queue_offset == first or found.size == PREFILL_SIZE:
+        if found.size <= 0 or queue_offset == first or found.is_hole:
             return found.size > 0
         before = self.entry(queue_offset - 1)
-        is_hole = before.size == PREFILL_SIZE
-        return before.size > 0 and (is_hole or found.log_offset >= before.log_offset + before.size)
+        return before.size > 0 and (before.is_hole or found.log_offset >= before.log_offset + before.size)
 
     def correct_min(self, log_start: int) -> None:
         """Move `min_offset` to the first entry at or after `log_start`; delete files that end before it."""
@@ -463,3 +472,17 @@ def around(low: int, high: int) -> Iterator[int]:
 def _packer(count: int) -> Struct:
     """Return a Struct for `count` entries."""
     return Struct(">" + "qiq" * count)
+
+
+def _hole(end: int, log_offset: int, log_file_bytes: int) -> Entry:
+    """Return the entry for holes between a record that ends at `end` and the next one, at `log_offset`.
+
+    RocketMQ finds no message where a size reaches beyond the file of the log, and goes on with the next file; so it
+    passes a hole if the next record is in a later file. If that is in the same file, it must not: an integer overflow
+    in its check of HOLE_SIZE_MAX makes it fail instead.
+    """
+    is_first = 0 < end == log_offset - log_offset % log_file_bytes
+    place = end - 1 if is_first else end  # at the beginning of a file nothing overflows
+    is_passed = place // log_file_bytes < log_offset // log_file_bytes and log_file_bytes <= HOLE_SIZE_MIN
+    size = HOLE_SIZE_MAX - place % log_file_bytes if is_passed else HOLE_SIZE_MAX
+    return Entry(place, size, 0 if size == HOLE_SIZE_MAX else size)

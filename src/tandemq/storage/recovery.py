@@ -17,7 +17,7 @@ from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC
 from tandemq.codec.record.record import parse_record, peek
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.storage.checkpoint import REBUILDING, Checkpoint, Marks, read_checkpoint, read_marks, write_checkpoint
-from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.key_index import IndexGap
 from tandemq.storage.log.scan import DamagedRange, Walker, damaged_record, find_next_record
 from tandemq.storage.quarantine import quarantine
@@ -414,7 +414,7 @@ def _lacks_beginning(store: Store, queue: ConsumeQueue) -> bool:
     if not queue.min_offset or queue.max_offset <= queue.min_offset:
         return False
     first, place = queue.entry(queue.min_offset), queue.plausible_offset(queue.min_offset)
-    if place is None or first.size == PREFILL_SIZE:  # damaged, or a hole
+    if place is None or first.is_hole:  # damaged, or a hole
         return False
     starts, segment = store.log.segment_starts, store.config.segment_bytes
     return store.log.start + segment <= place < (starts[-1] + segment if starts else 0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tandemq.boundary import Buffer, Disk, File
-from tandemq.codec.record.entries import QUEUE_ENTRY
+from tandemq.codec.record.entries import HOLE_SIZE_MIN, QUEUE_ENTRY
 from tandemq.codec.record.record import (
     MAGIC_V2,
     Record,
@@ -27,7 +27,7 @@ from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag, decode_properties, encode_properties
 from tandemq.model.topic import DELETION_TOPIC, SCHEDULE_TOPIC, topic_name_error
 from tandemq.storage.checkpoint import REBUILDING, Checkpoint, Marks, open_marks, write_checkpoint, write_marks
-from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, QueueFiles, around
+from tandemq.storage.consume_queue import ConsumeQueue, QueueFiles, around
 from tandemq.storage.deleted_queues import DeletedQueues
 from tandemq.storage.key_index import PENDING_MAX, KeyIndex
 from tandemq.storage.log.commit_log import AppendMessageResult, CommitLog, NewMessage
@@ -161,7 +161,9 @@ class Store:
         if found is None:
             if self._deleted:
                 self._deleted.remove(topic, queue_id)
-            found = ConsumeQueue(self.disk, self.queue_files, topic, queue_id, self.config.queue_file_bytes)
+            found = ConsumeQueue(
+                self.disk, self.queue_files, topic, queue_id, self.config.queue_file_bytes, self.config.segment_bytes
+            )
             self.queues[topic, queue_id] = found
             self._queues_of.setdefault(topic, {})[queue_id] = found
             self.queues_opened += 1
@@ -514,7 +516,7 @@ class Store:
         Checks structure, log offset, topic, queue and queue offset, but no checksums. Cost: reads the record.
         """
         log_offset, size, _ = queue.entry(queue_offset)
-        data = self.record_at(log_offset, size) if 0 < size < PREFILL_SIZE else None
+        data = self.record_at(log_offset, size) if 0 < size < HOLE_SIZE_MIN else None
         record = parse_record(data, 0, len(data)) if data is not None else "none"
         if data is None or isinstance(record, str):
             return None

@@ -6,24 +6,19 @@ from random import Random
 import pytest
 
 from lab.sim.world.disk import SimDisk
-from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.record.record import Record
+from tandemq.codec.record.entries import HOLE_SIZE_MAX, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.record import RECORD_BYTES_MIN, Record
 from tandemq.storage import consume_queue
-from tandemq.storage.consume_queue import (
-    AHEAD_ENTRIES,
-    AHEAD_ENTRIES_MAX,
-    PREFILL_SIZE,
-    ConsumeQueue,
-    QueueFiles,
-)
+from tandemq.storage.consume_queue import AHEAD_ENTRIES, AHEAD_ENTRIES_MAX, ConsumeQueue, Entry, QueueFiles
 from tests.unit.storage.harness import new_disk, put, start
 
 FILE_BYTES = 200
 SIZE = 200
+LOG_FILE_BYTES = 10_000
 
 
 def make(disk: SimDisk) -> ConsumeQueue:
-    return ConsumeQueue(disk, QueueFiles(disk, 2), "T", 0, FILE_BYTES)
+    return ConsumeQueue(disk, QueueFiles(disk, 2), "T", 0, FILE_BYTES, LOG_FILE_BYTES)
 
 
 def enter(queue: ConsumeQueue, number: int) -> bool:
@@ -55,7 +50,7 @@ def test_holes_do_not_hide_entries_on_either_side(hole: int) -> None:
     queue = make(disk)
     queue.correct_min(0)
     assert (queue.min_offset, queue.max_offset) == (0, 30)
-    assert [queue.entry(n).size == PREFILL_SIZE for n in range(30)] == [hole <= n < hole + 3 for n in range(30)]
+    assert [queue.entry(n).is_hole for n in range(30)] == [hole <= n < hole + 3 for n in range(30)]
     for log_end in range(30_000, 0, -1000):
         queue.truncate_from(log_end)
         held = [queue.entry(n) for n in range(queue.max_offset)]
@@ -70,6 +65,45 @@ def test_holes_do_not_hide_entries_on_either_side(hole: int) -> None:
         rest.flush()
         rest.correct_min(log_start)
         assert all(rest.entry(n).log_offset >= log_start for n in range(rest.min_offset, 30))
+
+
+def seen_by_rocketmq(entry: Entry, following: Entry) -> str:
+    """What RocketMQ does with an entry, and then with the one after it: see CommitLog.getMessage, rollNextFile."""
+    end = (entry.log_offset % LOG_FILE_BYTES + entry.size + (1 << 31)) % (1 << 32) - (1 << 31)  # Java's int
+    if end < 0:
+        return "fails"
+    if end <= LOG_FILE_BYTES:
+        return "delivers"
+    next_file = entry.log_offset - entry.log_offset % LOG_FILE_BYTES + LOG_FILE_BYTES
+    return "goes on" if following.log_offset >= next_file else "skips"
+
+
+@pytest.mark.parametrize("end", [1_300, 9_999, 10_000, 10_300, 20_000])
+@pytest.mark.parametrize("following", [15_000, 20_000, 30_000, 100_300])
+def test_rocketmq_passes_holes_up_to_another_file_of_the_log(end: int, following: int) -> None:
+    queue = make(new_disk())
+    if following - end < 2 * RECORD_BYTES_MIN:
+        return
+    queue.enter(0, end - SIZE, SIZE, 0)
+    assert queue.enter(3, following, SIZE, 3)
+    entries = [queue.entry(number) for number in range(4)]
+    assert [entry.is_hole for entry in entries] == [False, True, True, False]
+    assert entries == sorted(entries, key=lambda entry: entry.log_offset)
+    is_passed = (end - 1) // LOG_FILE_BYTES < following // LOG_FILE_BYTES
+    assert {seen_by_rocketmq(entry, entries[3]) for entry in entries[1:3]} == {"goes on" if is_passed else "fails"}
+
+
+def test_holes_in_logs_of_huge_files_have_the_largest_size() -> None:
+    queue = ConsumeQueue(new_disk(), QueueFiles(new_disk(), 2), "T", 0, FILE_BYTES, 1 << 31)
+    queue.enter(0, 0, SIZE, 0)
+    queue.enter(2, 5 << 31, SIZE, 0)
+    assert queue.entry(1) == (SIZE, HOLE_SIZE_MAX, 0)
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_flipped_bit_in_a_size_makes_no_hole_of_a_message(bit: int) -> None:
+    for tags_code in (0, SIZE, -(1 << 31)):
+        assert not Entry(1_000, SIZE ^ (1 << bit), tags_code).is_hole
 
 
 def test_entries_in_memory_and_in_files_are_read_in_the_same_way() -> None:
@@ -194,7 +228,7 @@ def read_in_order(queues: list[ConsumeQueue], count: int) -> None:
 def test_entries_read_ahead_are_more_and_more_for_few_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = new_disk()
     files = QueueFiles(disk, 64)
-    queues = [ConsumeQueue(disk, files, "T", number, 1 << 20) for number in range(8)]
+    queues = [ConsumeQueue(disk, files, "T", number, 1 << 20, LOG_FILE_BYTES) for number in range(8)]
     for queue in queues:
         for number in range(6000):
             enter(queue, number)

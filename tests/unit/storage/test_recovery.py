@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from lab.sim.world.disk import PowerLoss, SimDisk
+from tandemq.codec.record.entries import HOLE_SIZE_MIN
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged, StoreError
 from tandemq.real.disk import RealDisk
 from tandemq.storage.checkpoint import read_marks, write_checkpoint
@@ -326,7 +327,7 @@ def test_flipped_bit_before_valid_records_is_reported_and_left_in_place(field: s
     assert [(start_, end) for start_, end, _ in store.damaged] == [(place, place + size)]
     assert disk.read(f"commitlog/{segment:020d}") == before
     held = [entry for queue in queue_entries(store).values() for entry in queue]
-    assert sorted(e for e in held if e[0] != place and e[1] != 0x7FFFFFFF) == sorted(
+    assert sorted(e for e in held if e[0] != place and e[1] < HOLE_SIZE_MIN) == sorted(
         e for e in all_records if e[0] != place
     )
     fill(store, 5, first=100)
@@ -372,7 +373,7 @@ def test_messages_behind_a_damaged_range_are_entered_and_their_offsets_not_reuse
     assert [damage[:2] for damage in store.damaged] == [(place, behind)]
     assert not store.suspect_entries
     queue = store.queues["T0", 1]
-    assert [queue.entry(offset).size for offset in (first, first + 1)] == [0x7FFFFFFF, 0x7FFFFFFF]
+    assert [queue.entry(offset).is_hole for offset in (first, first + 1)] == [True, True]
     assert [queue.entry(offset).log_offset for offset in (first + 2, last)] == [behind, end]
     assert put(store, 20, topic="T0", queue_id=1)[0] == last + 1
 
@@ -430,7 +431,7 @@ def test_zeroed_log_file_in_the_middle_is_reported_and_the_rest_kept() -> None:
         disk.remove(name)
     store, _ = reopen(disk)
     assert [(a, b) for a, b, _ in store.damaged] == [(4096, 8192)]
-    entries = [entry for queue in queue_entries(store).values() for entry in queue if entry[1] != 0x7FFFFFFF]
+    entries = [entry for queue in queue_entries(store).values() for entry in queue if entry[1] < HOLE_SIZE_MIN]
     assert len(entries) == total - lost
 
 
@@ -451,7 +452,7 @@ def test_swapped_log_files_are_reported_and_not_served() -> None:
     for queue in store.queues.values():
         for number in range(queue.min_offset, queue.max_offset):
             offset, size, _ = queue.entry(number)
-            assert size == 0x7FFFFFFF or not 4096 <= offset < 12288
+            assert size >= HOLE_SIZE_MIN or not 4096 <= offset < 12288
 
 
 def test_truncated_records_do_not_come_back() -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tandemq.storage.consume_queue import PREFILL_SIZE
+from tandemq.codec.record.entries import HOLE_SIZE_MIN
 
 WAITS = "waits"
 LOST = "lost"
@@ -93,7 +93,7 @@ class Damages:
 
         A placeholder entry has the log offset of the message before it, so its record may lie in any later range.
         """
-        is_placeholder = size == PREFILL_SIZE
+        is_placeholder = size >= HOLE_SIZE_MIN
         known = [
             damage
             for damage in self.ranges

@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tandemq.broker.features.scrub.verify_job import entries_of
-from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.entries import HOLE_SIZE_MIN, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import parse_record, tags_code
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.replication.record_stream import Piece
-from tandemq.storage.consume_queue import PREFILL_SIZE
 
 LISTED_MAX = 100
 CHUNK_ENTRIES = 50_000
@@ -185,7 +184,7 @@ def _places(entries: Array) -> Iterator[int]:
 
 
 def _is_real(entries: Array) -> Array:
-    found: Array = (entries["size"] != PREFILL_SIZE) & (entries["size"] != 0)
+    found: Array = (entries["size"] < HOLE_SIZE_MIN) & (entries["size"] != 0)
     return found & (entries["log_offset"] >= 0)
 
 

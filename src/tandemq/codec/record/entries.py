@@ -13,6 +13,9 @@ from struct import Struct
 
 QUEUE_ENTRY = Struct(">qiq")
 QUEUE_ENTRY_BYTES = 20
+HOLE_SIZE_MIN = 0x40000000
+"""No record is as large; the size in the entry of a hole, a queue offset without a message, is not smaller."""
+HOLE_SIZE_MAX = 0x7FFFFFFF
 INDEX_HEADER = Struct(">qqqqii")
 INDEX_HEADER_BYTES = 40
 INDEX_SLOT_BYTES = 4
@@ -23,3 +26,8 @@ CHECKPOINT_BYTES = 4096
 BLANK = Struct(">iI")
 BLANK_BYTES_MIN = 8
 BLANK_MAGIC = 0xCBD43194
+
+
+def is_hole(size: int, tags_code: int) -> bool:
+    """Return whether an entry is that of a hole. The tag code repeats its size: no flipped bit makes a message one."""
+    return size >= HOLE_SIZE_MIN and size in (tags_code, HOLE_SIZE_MAX)

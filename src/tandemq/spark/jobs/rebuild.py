@@ -122,7 +122,8 @@ def rebuild(
     job = RangeJob(f"rebuild {files.directory} {options.range_bytes}", scan)
     counts = run_tasks(spark, ranges, job, state=work / "ranges", progress=progress)
     phase("consume queues")
-    _write_queues(spark, [str(scan.path(piece.start, piece.end, "entries")) for piece in ranges], options, output)
+    paths = [str(scan.path(piece.start, piece.end, "entries")) for piece in ranges]
+    _write_queues(spark, paths, _QueueWriter(str(output), options.queue_file_bytes, files.segment_bytes))
     queues = _finished_queues(work)
     done = RebuildResult(len(queues), sum(queue.entries for queue in queues), lost=gaps_lost(lost)[LOST])
     done.holes = [hole for queue in queues for hole in queue.holes()]
@@ -206,27 +207,28 @@ def _finished_queues(work: Path) -> list[_Finished]:
     return sorted(_Finished(**note | {"end": RestoredQueue(*note["end"])}) for note in notes)
 
 
-def _write_queues(spark: SparkSession, paths: Sequence[str], options: RebuildOptions, output: Path) -> None:
+def _write_queues(spark: SparkSession, paths: Sequence[str], writer: "_QueueWriter") -> None:
     if not paths:
         return
     entries = spark.read.schema(ENTRIES).parquet(*paths)
-    made = [(queue.topic, queue.queue_id) for queue in _finished_queues(output / WORK)]
+    made = [(queue.topic, queue.queue_id) for queue in _finished_queues(Path(writer.output) / WORK)]
     if made:
         known = spark.createDataFrame(made, "topic string, queueId int")
         entries = entries.join(known, ["topic", "queueId"], "left_anti").select(*entries.columns)
     ordered = entries.repartition("topic", "queueId").sortWithinPartitions("topic", "queueId", "logOffset")
-    ordered.mapInArrow(_QueueWriter(str(output), options.queue_file_bytes), COUNTS).collect()
+    ordered.mapInArrow(writer, COUNTS).collect()
 
 
 class _QueueWriter:
     """Writes the queues of one partition; a repeated task replaces its earlier files."""
 
-    def __init__(self, output: str, file_bytes: int) -> None:
-        self._output = output
-        self._file_bytes = file_bytes
+    def __init__(self, output: str, file_bytes: int, log_file_bytes: int) -> None:
+        """`output`: directory of the store; sizes of the queues' files, and of the log's."""
+        self.output = output
+        self._sizes = file_bytes, log_file_bytes
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        output = Path(self._output)
+        output = Path(self.output)
         work = output / WORK / "parts" / uuid4().hex
         disk = RealDisk(work)
         queue: ConsumeQueue | None = None
@@ -238,7 +240,7 @@ class _QueueWriter:
                 if queue is None or (queue.topic, queue.queue_id) != (topic, queue_id):
                     if queue is not None:
                         yield _finished(queue, missing, work, output)
-                    queue = ConsumeQueue(disk, QueueFiles(disk, files_max=4), topic, queue_id, self._file_bytes)
+                    queue = ConsumeQueue(disk, QueueFiles(disk, files_max=4), topic, queue_id, *self._sizes)
                     missing = []
                 missing += _enter(queue, rows)
         if queue is not None:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from tandemq.boundary import File
-from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, is_hole
 from tandemq.engine import (
     FilterProgram,
     Gathered,
@@ -30,7 +30,6 @@ from tandemq.engine import (
 from tandemq.errors import OffsetGone
 from tandemq.not_cached import FileRange, NotCached
 from tandemq.storage.cached_reads import read_cached
-from tandemq.storage.consume_queue import PREFILL_SIZE
 from tandemq.storage.log.recent_writes import RecentWrites
 
 BLOCK_BYTES = 1 << 18
@@ -227,8 +226,8 @@ class RangeReader:
     def _entries_before(self, missing: NotCached, entries: bytes) -> bytes:
         """Return the packed entries before the first record that reaches into a missing range."""
         start = self._offset_of(missing)
-        for number, (log_offset, size, _) in enumerate(QUEUE_ENTRY.iter_unpack(entries)):
-            if size != PREFILL_SIZE and log_offset + size > start:
+        for number, (log_offset, size, code) in enumerate(QUEUE_ENTRY.iter_unpack(entries)):
+            if not is_hole(size, code) and log_offset + size > start:
                 return entries[: number * QUEUE_ENTRY_BYTES]
         return entries
 
@@ -237,7 +236,7 @@ class RangeReader:
         ranges = [
             (log_offset, log_offset + size)
             for log_offset, size, code in QUEUE_ENTRY.iter_unpack(entries)
-            if size != PREFILL_SIZE and (codes is None or code in codes)
+            if not is_hole(size, code) and (codes is None or code in codes)
         ]
         return self._with_ranges(missing, ranges)
 

@@ -12,10 +12,10 @@ from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Now
 from tandemq.broker.features.scrub.scrubber import FIRST_MS, Scrubber
 from tandemq.broker.kernel.role import LogDoubted, Report
+from tandemq.codec.record.entries import HOLE_SIZE_MAX
 from tandemq.codec.record.record import RECORD_BYTES_MIN
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.storage.consume_queue import PREFILL_SIZE
 from tests.spec import spec
 from tests.unit.broker.ha.group import Group, Member
 from tests.unit.broker.harness import Harness, messages_in
@@ -313,7 +313,7 @@ def test_damage_found_by_recovery_is_repaired_and_its_placeholder_filled(tmp_pat
     (group.path / "slave1" / "tandemq.marks").unlink()
     slave = group.slaves[0] = group.start_slave(1)
     queue = slave.node.store.queues["TopicA", 0]
-    assert queue.entry(150).size == PREFILL_SIZE
+    assert queue.entry(150).is_hole
     group.pass_time(10_000)
     assert queue.entry(150)[:2] == (at, size)
     assert state(slave)["damaged"] == []
@@ -343,7 +343,7 @@ def test_wrong_queue_entries_are_corrected_from_the_log(tmp_path: Path, side: st
     queue = member.node.store.queues["TopicA", 0]
     before = queue.read(0, 1000), queue.read(100, 1000)
     queue.correct(20, 5, 600, 7)
-    queue.correct(120, 5, PREFILL_SIZE, 0)
+    queue.correct(120, 5, HOLE_SIZE_MAX, 0)
     scrub(member)
     group.pass_time(2_000)
     assert (queue.read(0, 1000), queue.read(100, 1000)) == before

@@ -34,14 +34,14 @@ from tandemq.broker.kernel.log_queue import DamagedEntries, DurableProgress
 from tandemq.broker.kernel.moves import Moves
 from tandemq.broker.kernel.verification import A_DELAY
 from tandemq.broker.state.damage_table import LOST, WAITS
-from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, is_hole
 from tandemq.codec.record.record import decode_message
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.engine import MoveRule
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreError
 from tandemq.model.message import REAL_QID, REAL_TOPIC, StoredMessage
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, Entry
+from tandemq.storage.consume_queue import ConsumeQueue, Entry
 from tandemq.storage.json_tables import DataVersion, TableFile
 
 log = logging.getLogger(__name__)
@@ -305,7 +305,9 @@ class DelayedMessages(Feature):
         for log_offset, size, due_ms in QUEUE_ENTRY.iter_unpack(packed[(queue_offset - start) * QUEUE_ENTRY_BYTES :]):
             if queue_offset > start and self._is_late():
                 break
-            if size != PREFILL_SIZE and not self._is_due(level, delay_ms, queue_offset, due_ms, queue.max_offset, now):
+            if not is_hole(size, due_ms) and not self._is_due(
+                level, delay_ms, queue_offset, due_ms, queue.max_offset, now
+            ):
                 self._wait_ms = min(self._wait_ms, max(NEAR_MS, due_ms - now.wall_ms))
                 break
             outcome = self._deliver_one(queue, queue_offset, Entry(log_offset, size, due_ms), now)
@@ -332,7 +334,7 @@ class DelayedMessages(Feature):
             return 0
         due = 0
         for _, size, due_ms in QUEUE_ENTRY.iter_unpack(packed):
-            if size == PREFILL_SIZE or not self._is_due(level, delay_ms, start + due, due_ms, queue.max_offset, now):
+            if is_hole(size, due_ms) or not self._is_due(level, delay_ms, start + due, due_ms, queue.max_offset, now):
                 break
             due += 1
         done = 0
@@ -363,7 +365,7 @@ class DelayedMessages(Feature):
             return Outcome.DAMAGED
         if fate == LOST:
             log.error("delay: the message at log offset %d is lost in damage, and not delivered", log_offset)
-        if fate == LOST or size == PREFILL_SIZE:
+        if fate == LOST or entry.is_hole:
             self._doubted.pop((level, queue_offset), None)
             return Outcome.DONE
         try:

@@ -19,13 +19,13 @@ from tandemq.broker.filter.retry import RetryFilter
 from tandemq.broker.kernel.pulls import Messages
 from tandemq.broker.kernel.verification import Mismatch
 from tandemq.broker.state.damage_table import WAITS, Damages
-from tandemq.codec.record.entries import QUEUE_ENTRY
+from tandemq.codec.record.entries import QUEUE_ENTRY, is_hole
 from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
 from tandemq.engine import EXAMINED_ENTRIES_MAX, Selected, evaluation_cost, record_properties
 from tandemq.errors import OffsetGone
 from tandemq.model.message import SysFlag
 from tandemq.not_cached import NotCached
-from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, unpack_entries
+from tandemq.storage.consume_queue import ConsumeQueue, unpack_entries
 from tandemq.storage.log.commit_log import CommitLog
 
 EVALUATION_COST_MAX = 4 << 20
@@ -230,7 +230,7 @@ class MessageReader:
         damages = self._damages if self._damages.ranges else None
         mismatch, waits_at = None, None
         for log_offset, size, code in QUEUE_ENTRY.iter_unpack(entries):
-            is_message = size != PREFILL_SIZE
+            is_message = not is_hole(size, code)
             if is_message and not (size >= RECORD_BYTES_MIN and 0 <= log_offset <= written_end - size):
                 mismatch = Mismatch(offset, log_offset, f"the entry says {size} bytes at log offset {log_offset}")
                 break

@@ -13,6 +13,7 @@ from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.pulls import Pulls
 from tandemq.broker.kernel.sliced_responses import Slices
 from tandemq.broker.state.consumer_offsets import SEPARATOR
+from tandemq.codec.record.entries import is_hole
 from tandemq.codec.remoting.admin_requests import (
     BrokerConsumeStatsFields,
     ConsumeStatsFields,
@@ -27,7 +28,7 @@ from tandemq.metrics import StatsSnapshot
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
 
 ENTRIES_MAX = 4_096
 """Maximum number of entries of a queue in one response."""
@@ -252,7 +253,7 @@ class QueueInfoProcessor(Feature):
         count = max(0, min(fields.count, ENTRIES_MAX))
         body["queueData"] = [
             {"eval": False, "physicOffset": log_offset, "physicSize": size, "tagsCode": code}
-            | ({"msg": "this entry is a placeholder without a message"} if size == PREFILL_SIZE else {})
+            | ({"msg": "this entry is a placeholder without a message"} if is_hole(size, code) else {})
             | ({"msg": "this entry is damaged"} if size <= 0 or log_offset < 0 else {})
             for log_offset, size, code in self._store.entries(queue, fields.index, count)
         ]

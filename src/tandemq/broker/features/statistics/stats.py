@@ -24,6 +24,7 @@ from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.pulls import Pulls
 from tandemq.broker.kernel.statistics import Statistics
+from tandemq.codec.record.entries import HOLE_SIZE_MIN
 from tandemq.errors import StoreError
 from tandemq.metrics import Histogram, Series, StatsSnapshot
 from tandemq.not_cached import NotCached
@@ -254,7 +255,7 @@ class Stats(Feature, Statistics):
     def _size_of(self, queue: ConsumeQueue, end: int, count: int, most: int) -> int:
         """Return the bytes of the last records before a queue offset, estimated beyond `most`."""
         first = end - min(count, most)
-        largest = self._store.config.segment_bytes  # prefilled and damaged entries may state larger sizes
+        largest = min(self._store.config.segment_bytes, HOLE_SIZE_MIN - 1)  # damaged entries may state larger sizes
         try:
             _, stated = unpack_entries(queue.read(first, end - first, may_wait=False))
         except NotCached:

@@ -27,7 +27,7 @@ from tandemq.broker.kernel.log_queue import DOUBT_MS, DamagedEntries
 from tandemq.broker.kernel.verification import A_TIMER
 from tandemq.broker.state.damage_table import LOST, WAITS
 from tandemq.errors import DiskFailed, ProtocolError, StoreError
-from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
 
 log = logging.getLogger(__name__)
 RUN_MESSAGES = 64
@@ -190,11 +190,12 @@ class DamagedTimers:
         `out_ms`, `topic`: its time and topic, if they are known.
         """
         found = _Held(out_ms, now.mono_ms, topic)
-        log_offset, size, _ = timers.entry(queue_offset)
+        entry = timers.entry(queue_offset)
+        log_offset, size, _ = entry
         fate = self._entries.fate_of(timers, queue_offset, log_offset, size)
         if fate == WAITS:
             return self._hold(queue_offset, log_offset, found, "it is damaged")
-        if fate == LOST or size == PREFILL_SIZE:
+        if fate == LOST or entry.is_hole:
             log.error("timers: the message at log offset %d is lost in damage, and not delivered", log_offset)
             return ReadTimer(None)
         try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.entries import HOLE_SIZE_MIN, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Record, decode_message, unpack_head
 from tandemq.engine import timer_heads
 from tandemq.engine.python import TimerRow
@@ -26,7 +26,7 @@ from tandemq.model.message import (
     decode_properties,
 )
 from tandemq.model.topic import TIMER_TOPIC, topic_name_error
-from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
 
 GAP_BYTES_MAX = 32 << 10
@@ -96,7 +96,7 @@ def _windows(queue_offset: int, entries: bytes) -> Iterator[_Window]:
     while index < count:
         stop, start, end = index, 0, 0
         for log_offset, size, _ in QUEUE_ENTRY.iter_unpack(entries[index * QUEUE_ENTRY_BYTES :]):
-            is_next = 0 < size < PREFILL_SIZE and 0 <= log_offset - end <= GAP_BYTES_MAX
+            is_next = 0 < size < HOLE_SIZE_MIN and 0 <= log_offset - end <= GAP_BYTES_MAX
             if stop > index and not (is_next and log_offset + size - start <= READ_BYTES_MAX):
                 break
             start = start if stop > index else log_offset

@@ -33,12 +33,12 @@ from tandemq.broker.kernel.log_queue import LogQueue
 from tandemq.broker.kernel.messages.timed_message import precision_ms, rounded_down
 from tandemq.broker.kernel.moves import Moves
 from tandemq.broker.kernel.timers import MessageTimers
-from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, is_hole
 from tandemq.engine import MoveRule
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.message import TIMER_DELETE, TIMER_DEQUEUED, TIMER_ENQUEUED, TIMER_OUT, TIMER_ROLLS, SysFlag
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
-from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.turn_budget import advance
 
@@ -300,8 +300,8 @@ class TimedMessages(LogQueue[TimerLoader], MessageTimers):
     def _within_bytes(self, entries: bytes) -> tuple[bytes, list[int]]:
         """Return entries up to the one that fills the turn, and the sizes of their records."""
         left, sizes = BATCH_BYTES - self._turn.bytes, list[int]()
-        for _, size, _ in QUEUE_ENTRY.iter_unpack(entries):
-            if left <= 0 or size == PREFILL_SIZE:
+        for _, size, code in QUEUE_ENTRY.iter_unpack(entries):
+            if left <= 0 or is_hole(size, code):
                 break
             sizes.append(size)
             left -= size

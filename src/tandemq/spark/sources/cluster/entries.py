@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tandemq.client.core.operations import request
+from tandemq.codec.record.entries import HOLE_SIZE_MIN
 from tandemq.codec.record.record import RECORD_BYTES_MIN
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
@@ -71,7 +72,9 @@ class PulledEntries:
         if not self.data or len(self.data) % _ENTRY.itemsize:
             return False
         entries = np.frombuffer(self.data, _ENTRY)
-        return bool((entries["size"] >= RECORD_BYTES_MIN).all() and (entries["log_offset"] >= 0).all())
+        sizes = entries["size"]
+        are_records = (sizes >= RECORD_BYTES_MIN) & (sizes < HOLE_SIZE_MIN) & (entries["log_offset"] >= 0)
+        return bool(are_records.all())
 
     def columns(self, names: Iterable[str], epoch_starts: Iterable[tuple[int, int]]) -> list[Any]:
         """Return columns, that entries have (`contain_all`), as Arrow arrays.

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tandemq.broker.features.pulls.message_reader import MessageReader
 from tandemq.broker.kernel.pulls import Messages
 from tandemq.broker.state.damage_table import Damages
-from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.entries import HOLE_SIZE_MAX, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import encode_host, parse_record
-from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
+from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
 from tests.unit.broker.harness import Harness, messages_in
 from tests.unit.storage.harness import CONFIG, HOST, NOW_MS, new_disk, put, start
@@ -94,7 +94,7 @@ def test_damaged_entry_stops_a_pull_and_no_valid_message_is_skipped(
 def test_placeholder_entries_are_skipped() -> None:
     store = interleaved_store()
     queue = store.queue("T1", 0)
-    overwrite(store, queue, 3, QUEUE_ENTRY.pack(queue.entry(3).log_offset, PREFILL_SIZE, 0))
+    overwrite(store, queue, 3, QUEUE_ENTRY.pack(queue.entry(3).log_offset, HOLE_SIZE_MAX, 0))
     found = read(store, queue)
     assert found.mismatch is None
     assert [offset for _, _, offset in places(found)] == [0, 1, 2, *range(4, 32)]
