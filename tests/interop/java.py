@@ -38,6 +38,7 @@ Kind = Literal[
     "delta",
     "iceberg",
     "iceberg-spark",
+    "spark-tables",
     "proxy",
     "registry",
     "yarn",
