@@ -4,7 +4,7 @@
     python -m bench.beside_aiokafka --rounds 1 --share 0.2
 
 Kafka and ours take turns, each with one broker and topics of four queues; a client is a process of its own. aiokafka
-comes from requirements-aiokafka.lock into an environment of its own.
+comes from requirements-kafka-clients.lock into an environment of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tandemq.load.wire.sockets import connect
 from tests.interop.java import REPOSITORY, JavaJars
 
 QUEUES = 4
-LOCK = REPOSITORY / "requirements-aiokafka.lock"
+LOCK = REPOSITORY / "requirements-kafka-clients.lock"
 
 
 class Cell(NamedTuple):

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock, -docs.lock, -console.lock, -s3.lock,
-# -grpc-client.lock, -cpp-client.lock, -release.lock, -kubernetes.lock, -readers.lock, -aiokafka.lock, -airflow.lock, -dagster.lock and -dbt.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
+# -grpc-client.lock, -cpp-client.lock, -release.lock, -kubernetes.lock, -readers.lock, -kafka-clients.lock, -airflow.lock, -dagster.lock and -dbt.lock, with the hashes of every published file, so that the locks serve each supported Python and processor. Runs on
 # the oldest supported Python: its set covers the newer ones.
 set -eu
 cd "$(dirname "$0")/.."
@@ -62,7 +62,8 @@ apart kubernetes 'What validates the Helm chart for Kubernetes.' 'kubernetes-val
 apart readers 'Readers of Delta and Iceberg tables, with which the tests read what the jobs write.' \
     'duckdb>=1.5' 'duckdb-extension-delta>=1.5' 'duckdb-extension-avro>=1.5' 'duckdb-extension-httpfs>=1.5' \
     'duckdb-extension-iceberg>=1.5' 'polars>=2' 'deltalake>=1' 'pyiceberg[pyarrow]>=0.12' 'pytz>=2025'
-apart aiokafka "Kafka's Python client for \`python -m bench.beside_aiokafka\`." 'aiokafka>=0.14'
+apart kafka-clients "Kafka's Python clients, for tests of \`tandemq kafka\` and \`python -m bench.beside_aiokafka\`." \
+    'aiokafka>=0.14' 'confluent-kafka>=2.16'
 apart airflow 'Airflow for its recipe in docs/guides/pipeline-schedulers.md.' \
     'apache-airflow>=3.3' 'apache-airflow-providers-standard>=1.21'
 apart dagster 'Dagster for its recipe in docs/guides/pipeline-schedulers.md.' 'dagster>=1.13'

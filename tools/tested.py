@@ -210,7 +210,8 @@ def peers() -> dict[str, list[str]]:
         "gRPC client, Node.js": _found(f"{drivers}/node/package.json", rf'"rocketmq-client-nodejs": "{number}"'),
         "Kafka consumer, Java": _found("bench/spark/kafka.py", rf'KAFKA = "{number}"'),
         "Kafka consumer, Spark": _found("bench/spark/kafka.py", rf'CONNECTOR = "{number}"'),
-        "Kafka consumer, aiokafka": _found("requirements-aiokafka.lock", rf"aiokafka=={number}"),
+        "Kafka consumer, aiokafka": _found("requirements-kafka-clients.lock", rf"aiokafka=={number}"),
+        "Kafka consumer, librdkafka": _found("requirements-kafka-clients.lock", rf"confluent-kafka=={number}"),
         "gRPC client, Rust": _found(f"{drivers}/rust/Cargo.toml", rf'rocketmq = .*?"={{0,1}}{number}"'),
     }
 

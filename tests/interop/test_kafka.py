@@ -1,4 +1,4 @@
-"""`tandemq kafka` with unmodified consumers: Kafka's for Java, aiokafka, Spark's source in real-time mode."""
+"""`tandemq kafka` with unmodified consumers: Java's, aiokafka, librdkafka, Spark's source in real-time mode."""
 
 import json
 import subprocess
@@ -28,11 +28,11 @@ COUNT = 200
 TIMEOUT_S = 120
 
 
-def aiokafka_python() -> Path:
-    """Return the Python of an environment with aiokafka; made if its lock file is new."""
-    lock = REPOSITORY / "requirements-aiokafka.lock"
+def clients_python() -> Path:
+    """Return the Python of an environment with Kafka's clients; made if its lock file is new."""
+    lock = REPOSITORY / "requirements-kafka-clients.lock"
     install = ["{}/bin/python", "-m", "pip", "install", "--quiet", "--no-compile", "--require-hashes", "-r", str(lock)]
-    return installed("aiokafka-client", [lock], [sys.executable, "-m", "venv", "{}"], install) / "bin" / "python"
+    return installed("kafka-clients", [lock], [sys.executable, "-m", "venv", "{}"], install) / "bin" / "python"
 
 
 @contextmanager
@@ -56,10 +56,10 @@ def send(name_servers: str, numbers: range) -> None:
             producer.send(Message(TOPIC, b"%d" % number, keys=[f"k{number}"], tags="paid", properties=properties))
 
 
-def read(address: str, count: int, *proofs: str) -> tuple[list[list[int]], list[list[Any]]]:
-    """Return the bounds of the partitions and the messages that aiokafka reads."""
-    script = Path(__file__).with_name("aiokafka_reader.py")
-    words = [str(aiokafka_python()), str(script), address, TOPIC, str(count), *proofs]
+def read(address: str, count: int, *proofs: str, client: str = "aiokafka") -> tuple[list[list[int]], list[Any]]:
+    """Return the bounds of the partitions and the messages that a client reads."""
+    script = Path(__file__).with_name(f"{client}_reader.py")
+    words = [str(clients_python()), str(script), address, TOPIC, str(count), *proofs]
     done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     bounds, *messages = [json.loads(line) for line in done.stdout.splitlines()]
@@ -108,6 +108,22 @@ def test_a_slave_serves_consumers_while_the_master_is_down(tandemq_pair: LocalCl
         bounds, messages = read(address, COUNT)
     assert sum(end for _, _, end in bounds) == COUNT
     assert sorted(int(body) for *_, body, _ in messages) == list(range(COUNT))
+
+
+@spec("P43")
+def test_librdkafka_reads_and_is_told_what_is_not_served(tandemq_broker: LocalCluster, tmp_path: Path) -> None:
+    names = tandemq_broker.name_servers
+    make_topic(names, TOPIC)
+    send(names, range(COUNT))
+    with kafka(names, tmp_path / "numbers.json") as address:
+        bounds, messages = read(address, COUNT, client="librdkafka")
+        assert read(address, COUNT)[0] == bounds
+        found = messages.pop()
+    errors = {"group": "_UNSUPPORTED_FEATURE", "send": "TOPIC_AUTHORIZATION_FAILED"}
+    assert found == {"first": 0, "past": -1} | errors
+    assert sorted(int(body) for *_, body, _ in messages) == list(range(COUNT))
+    for _, _, _, key, body, headers in messages:
+        assert (key, headers) == (f"k{body}", {"number": body, "TAGS": "paid"})
 
 
 @spec("P43")

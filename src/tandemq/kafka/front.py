@@ -33,6 +33,7 @@ from tandemq.kafka.requests import (
     OffsetAnswer,
     OffsetQuestion,
     PartitionState,
+    ProduceAnswer,
     TopicMetadata,
     TopicPartition,
     Versions,
@@ -41,12 +42,15 @@ from tandemq.kafka.requests import (
     read_mechanism,
     read_metadata,
     read_offsets,
+    read_produce,
     read_token,
     write_authenticated,
+    write_coordinator,
     write_fetch,
     write_handshake,
     write_metadata,
     write_offsets,
+    write_produce,
     write_versions,
 )
 from tandemq.kafka.wire import WireReader, WireWriter
@@ -145,6 +149,10 @@ class KafkaFront:
             questions = read_offsets(reader, version)
             _check_count(len(questions))
             body = write_offsets(version, await asyncio.gather(*map(partial(self._offset, session.cluster), questions)))
+        elif api is Api.FIND_COORDINATOR:
+            body = write_coordinator(version, self._address)
+        elif api is Api.PRODUCE:
+            body = _refuse_sends(*read_produce(reader))
         else:
             request = read_fetch(reader, version)
             _check_count(len(request.parts))
@@ -360,6 +368,18 @@ def _answer_of(part: FetchPart, pulled: Pulled, bytes_max: int) -> FetchAnswer:
 
 def _refused(partition: TopicPartition, error: KafkaError) -> FetchAnswer:
     return FetchAnswer(partition, error, -1, -1, b"")
+
+
+def _refuse_sends(acks: int, partitions: Sequence[TopicPartition]) -> WireWriter:
+    """Return the response to sends.
+
+    Raises:
+        ProtocolError: the producer awaits none, so its connection must tell it.
+    """
+    _check_count(len(partitions))
+    if not acks:
+        raise ProtocolError("sends are not served: this port is for consumers")
+    return write_produce([ProduceAnswer(one, KafkaError.TOPIC_AUTHORIZATION_FAILED) for one in partitions])
 
 
 def _code_of(error: TandemError) -> KafkaError:

@@ -3,7 +3,8 @@
 All versions but one are those without tagged fields, which every consumer since Kafka 0.11 can use; of ApiVersions
 there is one with them, because consumers ask in it first.
 
-Source: Kafka's protocol guide and message schemas (ApiVersions, Metadata, ListOffsets, Fetch).
+Source: Kafka's protocol guide and message schemas (ApiVersions, Metadata, ListOffsets, Fetch, Produce,
+FindCoordinator).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +21,29 @@ READER_NODE = 1
 class Api(IntEnum):
     """Requests that are answered."""
 
+    PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    FIND_COORDINATOR = 10
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     SASL_AUTHENTICATE = 36
 
 
-VERSIONS = {Api.FETCH: (4, 11), Api.LIST_OFFSETS: (1, 5), Api.METADATA: (0, 8), Api.API_VERSIONS: (0, 3)}
-"""Lowest and highest version of each that reads."""
+VERSIONS = {
+    Api.PRODUCE: (3, 3),
+    Api.FETCH: (4, 11),
+    Api.LIST_OFFSETS: (1, 5),
+    Api.METADATA: (0, 8),
+    Api.FIND_COORDINATOR: (0, 2),
+    Api.API_VERSIONS: (0, 3),
+}
+"""Lowest and highest version of each.
+
+librdkafka fetches batches only from brokers that offer Produce, too: sends are refused with an error. It must name a
+group, and waits for the coordinator without an error: it gets one that takes no members.
+"""
 SASL_VERSIONS = {Api.SASL_HANDSHAKE: (1, 1), Api.SASL_AUTHENTICATE: (0, 1)}
 """The same of those that sign in."""
 Versions = Mapping[Api, tuple[int, int]]
@@ -85,6 +99,13 @@ class OffsetAnswer(NamedTuple):
     error: KafkaError
     timestamp: int
     offset: int
+
+
+class ProduceAnswer(NamedTuple):
+    """The response to a send, for one partition."""
+
+    partition: TopicPartition
+    error: KafkaError
 
 
 class FetchPart(NamedTuple):
@@ -309,6 +330,53 @@ def write_offsets(version: int, answers: Sequence[OffsetAnswer]) -> WireWriter:
     return writer
 
 
+def write_coordinator(version: int, address: tuple[str, int]) -> WireWriter:
+    """Return the response to FindCoordinator, which names this server."""
+    writer = WireWriter()
+    if version >= 1:
+        writer.int32(0)
+    writer.int16(KafkaError.NONE)
+    if version >= 1:
+        writer.string(None)
+    writer.int32(READER_NODE)
+    writer.string(address[0])
+    writer.int32(address[1])
+    return writer
+
+
+def read_produce(reader: WireReader) -> tuple[int, list[TopicPartition]]:
+    """Read Produce, without its messages: how many brokers must have stored them, and the partitions.
+
+    Raises:
+        ProtocolError: the request is malformed.
+    """
+    reader.string()
+    acks = reader.int16()
+    reader.int32()
+
+    def partition(topic: str) -> TopicPartition:
+        number = reader.int32()
+        reader.sized()
+        return TopicPartition(topic, number)
+
+    return acks, _of_topics(reader, partition)
+
+
+def write_produce(answers: Sequence[ProduceAnswer]) -> WireWriter:
+    """Return the response to Produce, whose messages were not stored."""
+    writer = WireWriter()
+    for topic, of_topic in _by_topic(writer, answers):
+        writer.string(topic)
+        writer.int32(len(of_topic))
+        for answer in of_topic:
+            writer.int32(answer.partition.number)
+            writer.int16(answer.error)
+            writer.int64(-1)
+            writer.int64(-1)
+    writer.int32(0)
+    return writer
+
+
 def read_fetch(reader: WireReader, version: int) -> FetchRequest:
     """Read Fetch.
 
@@ -358,7 +426,7 @@ def write_fetch(version: int, answers: Sequence[FetchAnswer]) -> WireWriter:
     return writer
 
 
-A = TypeVar("A", OffsetAnswer, FetchAnswer)
+A = TypeVar("A", OffsetAnswer, FetchAnswer, ProduceAnswer)
 
 
 def _by_topic(writer: WireWriter, answers: Sequence[A]) -> list[tuple[str, list[A]]]:

@@ -139,6 +139,8 @@ class KafkaServer:
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         session = self._front.session()
+        # asyncio does it only for sockets that name their protocol.
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         host, port = writer.get_extra_info("peername")[:2]
         peer = text_of((host, port))
         try:

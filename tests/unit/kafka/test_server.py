@@ -265,8 +265,11 @@ def test_what_is_not_served_closes_its_connection_and_no_other(tmp_path: Path) -
         other.fetch(5)
         pull, answer = await cluster.pulls.get()
         for api, version, body in (
-            (0, 9, b""),  # Produce
-            (10, 3, b""),  # FindCoordinator
+            (11, 0, b""),  # JoinGroup
+            (Api.PRODUCE, 9, b""),
+            (Api.PRODUCE, 3, produced(0)),
+            (Api.PRODUCE, 3, produced(1)[:-1]),
+            (Api.FIND_COORDINATOR, 3, b""),
             (Api.METADATA, 9, b""),
             (Api.METADATA, 1, b"\x7f\xff\xff\xff"),
             (Api.FETCH, 4, b"\0" * 17 + b"\0\0\0\1"),
@@ -288,6 +291,57 @@ def test_what_is_not_served_closes_its_connection_and_no_other(tmp_path: Path) -
     serve(tmp_path, test)
 
 
+def produced(acks: int, numbers: Sequence[int] = (1, 5)) -> bytes:
+    """Return a request to store messages in partitions."""
+    body = WireWriter()
+    body.string(None)
+    body.int16(acks)
+    body.int32(1_000)
+    body.int32(1)
+    body.string("Orders")
+    body.int32(len(numbers))
+    for number in numbers:
+        body.int32(number)
+        body.sized(b"a batch")
+    return bytes(body.data)
+
+
+@spec("P45")
+@pytest.mark.parametrize("acks", [1, -1])
+def test_sends_are_refused(tmp_path: Path, acks: int) -> None:
+    async def test(_cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        for numbers in ((1, 5), range(PARTITIONS_MAX)):
+            consumer.send(Api.PRODUCE, 3, produced(acks, numbers))
+            reader = await consumer.receive()
+            assert (reader.int32(), reader.string(), reader.int32()) == (1, "Orders", len(numbers))
+            for number in numbers:
+                assert (reader.int32(), reader.int16()) == (number, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+                assert (reader.int64(), reader.int64()) == (-1, -1)
+            assert reader.int32() == 0
+        consumer.send(Api.PRODUCE, 3, produced(acks, range(PARTITIONS_MAX + 1)))
+        assert await consumer.is_closed()
+
+    serve(tmp_path, test)
+
+
+@spec("P45")
+def test_groups_have_a_coordinator_that_takes_no_members(tmp_path: Path) -> None:
+    async def test(_cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        for version in range(3):
+            consumer.send(Api.FIND_COORDINATOR, version, bodies("billing"))
+            reader = await consumer.receive()
+            assert version == 0 or reader.int32() == 0
+            assert reader.int16() == KafkaError.NONE
+            assert version == 0 or reader.string() is None
+            assert (reader.int32(), reader.string(), reader.int32()) == (1, "localhost", 9092)
+        consumer.send(11, 0)
+        assert await consumer.is_closed()
+
+    serve(tmp_path, test)
+
+
 @spec("P45")
 def test_an_unknown_version_of_the_first_request_is_answered_with_those_that_are_known(tmp_path: Path) -> None:
     async def test(_cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
@@ -296,7 +350,7 @@ def test_an_unknown_version_of_the_first_request_is_answered_with_those_that_are
         reader = await consumer.receive()
         assert reader.int16() == KafkaError.UNSUPPORTED_VERSION
         assert reader.array(lambda: (reader.int16(), reader.int16(), reader.int16())) == [
-            *((1, 4, 11), (2, 1, 5), (3, 0, 8), (18, 0, 3))
+            *((0, 3, 3), (1, 4, 11), (2, 1, 5), (3, 0, 8), (10, 0, 2), (18, 0, 3))
         ]
 
     serve(tmp_path, test)
@@ -416,7 +470,7 @@ def test_consumers_sign_in_and_read_with_the_rights_of_their_user(
         consumer = await connect()
         consumer.send(Api.API_VERSIONS, 0)
         versions = await consumer.receive()
-        assert (versions.int16(), versions.int32()) == (0, 6)
+        assert (versions.int16(), versions.int32()) == (0, 8)
         for mechanism, error in (("SCRAM-SHA-256", KafkaError.UNSUPPORTED_SASL_MECHANISM), ("PLAIN", KafkaError.NONE)):
             consumer.send(Api.SASL_HANDSHAKE, 1, bodies(mechanism))
             reader = await consumer.receive()
