@@ -1,15 +1,16 @@
 """Planning of queries on many topics and queues: round trips and requests in flight."""
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from tandemq.client.core.operations import REQUESTS_AT_ONCE
 from tandemq.errors import NetworkError
 from tandemq.model.codes import RequestCode as Code
-from tandemq.spark.sources.cluster.backlog import AGES_MAX, LAG
+from tandemq.spark.sources.cluster.backlog import AGES_MAX, BROKERS, LAG
 from tandemq.spark.sources.cluster.layout import KEPT_MS, KEPT_QUEUES_MIN
 from tandemq.spark.sources.cluster.limits import TOPICS_PER_REQUEST
 from tandemq.spark.sources.cluster.lookups import MESSAGES_AT_ONCE
-from tests.spark.far import FarCluster
+from tests.spark.far import NAME_SERVER, FarCluster
 from tests.spec import spec
 
 FAR_MS = 4
@@ -86,8 +87,17 @@ def test_idle_poll_of_our_cluster_asks_for_what_has_changed(
         Code.GET_BROKER_EPOCH_CACHE: 1,
     }
 
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert report.keys() == {LAG, BROKERS}
+    assert report[LAG].keys() == set(names)
     far.counts["T00007", 3] = 5
-    end = reader.latestOffset(start, limit)
+    end = reader.latestOffset(start, ReadMaxRows(1))
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert report.keys() == {LAG, BROKERS, "T00007"}
+    assert report["T00007"]["a"]["3"] == 5
+    end = reader.latestOffset(end, limit)
     assert end["T00007"]["a"]["3"] == 5
     far.create("New", 2, 0)
     assert "New" not in reader.latestOffset(end, limit), "the name server tells the same version"
@@ -96,7 +106,20 @@ def test_idle_poll_of_our_cluster_asks_for_what_has_changed(
     far.requests.clear()
     far.ms += KEPT_MS
     reader.latestOffset(end, limit)
-    assert far.requests[Code.GET_ROUTEINFO_BY_TOPIC] == topics + 1, "another name server may know more"
+    assert Code.GET_ROUTEINFO_BY_TOPIC not in far.requests
+
+
+def test_routes_are_kept_for_a_while_if_another_name_server_may_know_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = FarCluster({"A": 4}, messages=3, is_ours=True, monkeypatch=monkeypatch)
+    reader = far.stream(startingOffsets="latest", nameServer=f"{NAME_SERVER};others:9876")
+    limit = reader.getDefaultReadLimit()
+    start = reader.latestOffset(reader.initialOffset(), limit)
+    reader.latestOffset(start, limit)
+    for passed_ms, is_asked in ((KEPT_MS - 1, False), (1, True)):
+        far.ms += passed_ms
+        far.requests.clear()
+        reader.latestOffset(start, limit)
+        assert (Code.GET_ROUTEINFO_BY_TOPIC in far.requests) is is_asked
 
 
 def test_routes_of_many_queues_are_kept_for_a_while_with_name_servers_of_rocketmq(

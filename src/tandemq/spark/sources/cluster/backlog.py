@@ -41,9 +41,8 @@ def find_backlog(
     asked = _furthest(lagging, behind)
     firsts = yield from find_firsts(layout, {queue: offsets[queue] for queue in asked}, read_from)
     now_ms = (yield from current_time()).wall_ms
-    found: dict[str, dict[str, Any]] = {
-        queue.topic: {MESSAGES: 0, SECONDS: 0.0} for queue in sorted(offsets, key=lambda queue: queue.topic)
-    }
+    topics = sorted({queue.topic for queue in offsets})
+    found: dict[str, dict[str, Any]] = {topic: {MESSAGES: 0, SECONDS: 0.0} for topic in topics}
     for queue in lagging:
         found[queue.topic][MESSAGES] += behind[queue]
     unasked = {queue.topic for queue in lagging} - {queue.topic for queue in asked}
@@ -65,8 +64,9 @@ def broker_backlog(
         name: {MESSAGES: 0, ANSWER_MS: table.answer_ms} for name, table in sorted(epochs.items())
     }
     for queue, offset in offsets.items():
-        if queue in ends and queue.broker_name in found:
-            found[queue.broker_name][MESSAGES] += max(0, ends[queue].offset - offset)
+        end = ends.get(queue)
+        if end is not None and end.offset > offset and queue.broker_name in found:
+            found[queue.broker_name][MESSAGES] += end.offset - offset
     return found
 
 

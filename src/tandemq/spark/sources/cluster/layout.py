@@ -104,11 +104,13 @@ class KeptLayout(NamedTuple):
     version: str
     since_ms: int
 
-    def is_current(self, version: str, now: Now) -> bool:
-        """Return whether it need not be found again."""
-        if now.mono_ms - self.since_ms >= KEPT_MS:
-            return False  # another name server may have answered with older routes
-        return version == self.version if version else len(self.layout.queues) >= KEPT_QUEUES_MIN
+    def is_current(self, version: str, now: Now, *, has_others: bool) -> bool:
+        """Return whether it need not be found again. `has_others`: there are several name servers, and another one may
+        have answered with older routes."""
+        is_recent = now.mono_ms - self.since_ms < KEPT_MS
+        if not version:
+            return is_recent and len(self.layout.queues) >= KEPT_QUEUES_MIN
+        return version == self.version and (is_recent or not has_others)
 
 
 def poll_layout(
@@ -124,7 +126,8 @@ def poll_layout(
     """
     now = yield from current_time()
     version = yield from _routes_version(routes)
-    if kept is None or not kept.is_current(version, now):
+    has_others = ";" in options.name_servers.strip("; ")
+    if kept is None or not kept.is_current(version, now, has_others=has_others):
         kept = KeptLayout((yield from find_layout(routes, options, has_begun=True)), version, now.mono_ms)
     missing = yield from _find_missing(routes, options, kept.layout, known)
     if missing.away and options.fail_on_data_loss:

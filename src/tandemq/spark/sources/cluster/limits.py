@@ -36,8 +36,7 @@ TOPICS_MIN, TOPICS_PER_REQUEST = 4, 200
 """Topics of a broker group from which on their bounds are asked for together, and those of one request."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEnd:
+class QueueEnd(NamedTuple):
     """End offset of a queue. `is_final`: whether it comes from the master."""
 
     offset: int

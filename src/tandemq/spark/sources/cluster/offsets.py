@@ -51,6 +51,30 @@ class Position:
         return self.epochs.get(broker_name, 0)
 
 
+class RecentPosition:
+    """The position of a query and its JSON form. Both are kept, since an idle query has the same ones at each poll."""
+
+    def __init__(self) -> None:
+        """Start with a position of no queue."""
+        self._position = Position({})
+        self._tree: dict[str, Any] = {}
+
+    def write(self, position: Position) -> dict[str, Any]:
+        """Return the JSON form of a position. It may be returned again: do not change it."""
+        if position != self._position:
+            names = {queue.broker_name for queue in position.offsets}
+            epochs = {name: number for name, number in position.epochs.items() if number and name in names}
+            self._position, self._tree = Position(position.offsets, epochs), position.to_json()
+        return self._tree
+
+    def read(self, tree: Mapping[str, Any]) -> Position:
+        """Return the position in an offset of a checkpoint; see `read_position`."""
+        offsets = {topic: brokers for topic, brokers in tree.items() if not topic.startswith(RESERVED)}
+        if offsets != self._tree:
+            self._position, self._tree = read_position(offsets), offsets
+        return self._position
+
+
 def parse_offsets(text: str, option: str) -> Position:
     """Parse the offsets in the value of an option.
 

@@ -27,13 +27,13 @@ from tandemq.spark.runtime.versions import (
 )
 from tandemq.spark.runtime.worker_errors import shows_one_line
 from tandemq.spark.sources.cluster import resolve
-from tandemq.spark.sources.cluster.backlog import BROKERS, LAG, broker_backlog, find_backlog
+from tandemq.spark.sources.cluster.backlog import BROKERS, LAG, MESSAGES, broker_backlog, find_backlog
 from tandemq.spark.sources.cluster.epochs import Epochs, find_epochs
 from tandemq.spark.sources.cluster.identity import Identity, TopicPart, find_others, find_witnesses, part_of
 from tandemq.spark.sources.cluster.layout import KeptLayout, MissingQueues, find_layout, poll_layout
 from tandemq.spark.sources.cluster.limits import QueueEnd, find_ends, find_limits, find_starts
 from tandemq.spark.sources.cluster.members import QueueLayout
-from tandemq.spark.sources.cluster.offsets import Position, read_gone, read_position, write_gone
+from tandemq.spark.sources.cluster.offsets import Position, RecentPosition, read_gone, read_position, write_gone
 from tandemq.spark.sources.cluster.options import SourceOptions
 from tandemq.spark.sources.cluster.plan import limit_rows, make_ranges
 from tandemq.spark.sources.cluster.query import SourceQuery, queue_name
@@ -41,6 +41,9 @@ from tandemq.spark.sources.cluster.query import SourceQuery, queue_name
 log = logging.getLogger(__name__)
 IDENTITY_S = 60
 """Interval at which a stream checks that topics are still the ones that it has read, and notes a newer message."""
+REPORTED_QUEUES_MAX = 10_000
+"""Of more queues, a report has the ends of topics that are behind: Spark keeps a hundred reports."""
+_NONE = {MESSAGES: 0}
 
 
 class _ClusterState(NamedTuple):
@@ -60,6 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Validate the columns; no request is sent yet."""
         self._reader = SourceQuery(options, schema)
         self._target: dict[MessageQueue, int] | None = None
+        self._recent = RecentPosition()
         self._latest: dict[str, Any] | None = None
         self._checked: Position | None = None
         self._committed: Position | None = None
@@ -132,7 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_beginning:
             self._is_beginning = False
             return start
-        before, identity, gone = read_position(start), Identity.of(start), read_gone(start)
+        before, identity, gone = self._recent.read(start), Identity.of(start), read_gone(start)
         now = self._poll(before.offsets)
         self._note_unknown(now.layout)
         is_due = self._is_identity_due(before, gone, now)
@@ -162,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             identity = self._identify(before, identity, now, offsets, others, renews=is_due)
         self._checked, self._layout, self._epochs = after, now.layout, now.epochs
         gone |= _without({queue: offset for queue, offset in before.offsets.items() if queue not in kept}, others)
-        return after.to_json() | identity.to_json() | write_gone(gone, offsets)
+        return self._recent.write(after) | identity.to_json() | write_gone(gone, offsets)
 
     # Identity of topics.
 
@@ -253,10 +257,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, kept: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, QueueEnd], others: Collection[TopicPart]
     ) -> dict[MessageQueue, int]:
         """Return the end of each queue read so far; one that is away, or of another topic, keeps its offset."""
-        return {
-            queue: offset if queue not in ends or part_of(queue) in others else self._end_of(queue, offset, ends[queue])
-            for queue, offset in kept.items()
-        }
+        found = dict(kept)
+        for queue, offset in kept.items():
+            end = ends.get(queue)
+            if end is None or (end.offset == offset and self._target is None) or part_of(queue) in others:
+                continue
+            found[queue] = self._end_of(queue, offset, end)
+        return found
 
     def _starts_of_new(
         self,
@@ -311,7 +318,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Keep the result of `reportLatestOffset`. `reached`: the end of the micro-batch."""
         read_from = self._reader.options.read_from
         backlog = self._reader.run(lambda _routes: find_backlog(now.layout, now.ends, reached, read_from))
-        latest = Position({queue: end.offset for queue, end in now.ends.items()}, _numbers(now.epochs))
+        ends = {queue: end.offset for queue, end in now.ends.items()}
+        if len(ends) > REPORTED_QUEUES_MAX:
+            ends = {queue: offset for queue, offset in ends.items() if backlog.get(queue.topic, _NONE)[MESSAGES]}
+        latest = Position(ends, _numbers(now.epochs))
         self._latest = latest.to_json() | {LAG: backlog, BROKERS: broker_backlog(now.ends, reached, now.epochs)}
 
     # Reading.
