@@ -13,7 +13,7 @@ from lab.sim.world.plan import GROUP_SEEDS
 from tests.unit.engine.modules import compiled_engine
 
 pytestmark = pytest.mark.system
-FEW = (1, 163, GROUP_SEEDS + 1)
+FEW = (2, 163, GROUP_SEEDS + 1)
 """In 163 a slave copies half of what a connection sent in one turn."""
 MANY = range(1, 501)
 PROGRAM = """

@@ -144,6 +144,7 @@ def ask(steps: Any, *answers: Command) -> tuple[list[RequestCode], Any]:
 
 
 ENTRIES, PULL = RequestCode.TANDEM_QUEUE_ENTRIES, RequestCode.PULL_MESSAGE
+HEADS = RequestCode.TANDEM_QUEUE_HEADS
 
 
 def entries(*sizes: int, at: int = 1_000) -> bytes:
@@ -188,7 +189,28 @@ def test_member_without_sound_entries_is_pulled_from(answer: Command) -> None:
     assert ask(steps, moved)[0] == [PULL], "asked for entries once"
 
 
+def test_query_without_bodies_reads_messages_without_them() -> None:
+    how = replace(HOW, takes_heads=True)
+    reading = reading_from(5, 7)
+    reading.record_bytes = reader.HEADS_FROM_BYTES
+    records = b"".join((100).to_bytes(4) + bytes(16) + offset.to_bytes(8) + bytes(72) for offset in (5, 6))
+    answer = Command(ResponseCode.SUCCESS, fields={"nextBeginOffset": "7"}, body=records)
+    codes, found = ask(reader._ask_member(how, reading, "b:1"), answer)
+    assert (codes, found.count, reading.position) == ([HEADS], 2, 7)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY])
+def test_member_that_returns_no_messages_without_bodies_is_pulled_from(code: ResponseCode) -> None:
+    how, reading = replace(HOW, takes_heads=True), reading_from(5, 7)
+    reading.record_bytes = reader.HEADS_FROM_BYTES
+    moved = Command(ResponseCode.PULL_OFFSET_MOVED, fields={"nextBeginOffset": "7"})
+    assert ask(reader._ask_member(how, reading, "b:1"), Command(code), moved) == ([HEADS, PULL], None)
+    is_supported = code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    answers = (Command(code), moved) if is_supported else (moved,)
+    assert ask(reader._ask_member(how, reading, "b:1"), *answers)[0] == [HEADS, PULL][not is_supported :]
+
+
 @pytest.mark.parametrize("filters", [{"tags": frozenset("a"), "expression": "a"}, {"expression_type": "SQL92"}])
 def test_filtered_messages_are_pulled(filters: dict[str, Any]) -> None:
-    steps = reader._ask_member(replace(HOW, takes_entries=True, **filters), reading_from(5, 7), "b:1")
+    steps = reader._ask_member(replace(HOW, takes_entries=True, takes_heads=True, **filters), reading_from(5, 7), "b:1")
     assert ask(steps, Command(ResponseCode.PULL_OFFSET_MOVED, fields={"nextBeginOffset": "7"}))[0] == [PULL]

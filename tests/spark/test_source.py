@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -351,6 +352,23 @@ def given_by(cluster: LocalCluster) -> int:
     answer = try_request(cluster.address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))
     assert answer is not None
     return int(json.loads(answer.body)["table"]["msgGetTotalTodayNow"])
+
+
+@spec("P48")
+def test_query_without_bodies_transfers_none_of_large_messages(
+    tandemq_broker: LocalCluster, spark: SparkSession, read: Read
+) -> None:
+    make_topic(tandemq_broker.name_servers, "Orders", 1)
+    names = ["key", "tags", "queueOffset", "bornTimestamp", "storeTimestamp", "bornHost", "reconsumeTimes", "epoch"]
+    bodies = [random.Random(number).randbytes(20_000) for number in range(200)]
+    send(tandemq_broker.name_servers, [Message("Orders", body, "t", [f"k{at}"]) for at, body in enumerate(bodies)])
+    pulled = sorted(read(tandemq_broker, details="true").select(*names).collect())
+    before = given_by(tandemq_broker)
+    source = spark.read.format("rocketmq").options(nameServer=tandemq_broker.name_servers, subscribe="Orders")
+    columns = read(tandemq_broker, details="true").select(*names).schema
+    assert sorted(source.schema(columns).load().collect()) == pulled
+    assert len(pulled) == 200
+    assert given_by(tandemq_broker) < before + 100, "only the first pull gives whole messages"
 
 
 @spec("P48")

@@ -1,11 +1,14 @@
-"""Client that reads queue entries, as the Spark source does: bounds of topics, then entries of one queue.
+"""Client that reads queue entries, as the Spark source does: bounds of topics, then entries of one queue, or messages
+without their bodies.
 
     TANDEM_QUEUE_BOUNDS ──► a queue with messages ──► TANDEM_QUEUE_ENTRIES ──► VIEW_MESSAGE_BY_ID for one of them
+                                                 └──► TANDEM_QUEUE_HEADS
 
 An entry shows that a message is there. So it counts as a delivery of the record that it names: what may not be given to
 a consumer may not be shown, and what was shown is kept (I5; I1 and I19 in groups with a registry).
 
-I4    entries lie within the bounds, and an entry names the record of its place in the queue, with its size
+I4    entries lie within the bounds, and an entry names the record of its place in the queue, with its size; messages
+      without bodies are those of the places asked for
 I11   the transaction that the message was sent in was committed
 """
 
@@ -54,7 +57,7 @@ class EntryReader(SteppingClient):
             if queues:
                 queue, start, end = self.random.choice(queues)
                 index = self.random.choice((start, end - 1, end, self.random.randrange(start, end)))
-                yield from self._read(queue, index)
+                yield from self.random.choice((self._read, self._read_heads))(queue, index)
 
     def _filled(self, group: str, answer: Command) -> list[tuple[MessageQueue, int, int]]:
         """Return the queues with messages, with their bounds."""
@@ -92,6 +95,24 @@ class EntryReader(SteppingClient):
             return  # Another master, a lost tail, deleted files, flipped bits: it says nothing of the first response.
         self._compare(address, queue, index + number, size, found.body)
 
+    def _read_heads(self, queue: MessageQueue, index: int) -> Steps:
+        """Read some messages without their bodies."""
+        address = self._master_of(queue.broker_name)
+        request = _entries_request(queue, index, self.random.choice(COUNTS), Code.TANDEM_QUEUE_HEADS)
+        answer = yield Ask(queue.broker_name, request)
+        if answer is None or answer.code != ResponseCode.SUCCESS or self._expected.has_bit_rot(address):
+            return
+        messages = list(messages_in(answer.body))
+        self._world.fold("heads", str(queue), index, len(messages))
+        start, following, end = (int(answer.fields[name]) for name in ("minOffset", "nextBeginOffset", "maxOffset"))
+        offsets = [message.queue_offset for message in messages]
+        is_of_queue = all((message.topic, message.queue_id) == (queue.topic, queue.queue_id) for message in messages)
+        are_within = start <= index <= offsets[0] and offsets[-1] < following <= end
+        if not is_of_queue or not are_within or offsets != sorted(set(offsets)):
+            raise Violation("I4", f"{address} gave {offsets} of {queue} from {index} on: {answer.fields}")
+        for message in messages:
+            self._shown(address, queue.broker_name, message)
+
     def _compare(self, address: str, queue: MessageQueue, offset: int, size: int, record: bytes) -> None:
         for message in messages_in(record):
             place = message.topic, message.queue_id, message.queue_offset
@@ -122,6 +143,6 @@ class EntryReader(SteppingClient):
         )
 
 
-def _entries_request(queue: MessageQueue, index: int, count: int) -> Command:
+def _entries_request(queue: MessageQueue, index: int, count: int, code: Code = Code.TANDEM_QUEUE_ENTRIES) -> Command:
     fields = {"topic": queue.topic, "queueId": str(queue.queue_id), "index": str(index), "count": str(count)}
-    return Command(Code.TANDEM_QUEUE_ENTRIES, fields=fields)
+    return Command(code, fields=fields)

@@ -280,6 +280,9 @@ class RequestCode(IntEnum):
     """broker: entries of a queue without its messages: `topic`, `queueId`, `index` (queue offset), `count`; answered by
     at most 16,384 of 20 bytes (log offset, size, hash of the tag), with `minOffset` and `maxOffset`. Code 21 outside of
     them, 3 for static topics."""
+    TANDEM_QUEUE_HEADS = 7_336
+    """broker: messages of a queue without their bodies: the fields of 7335, answered by at most 512 records with empty
+    bodies, or whole if they are corrupt, and `nextBeginOffset`. Codes 20 and 2: pull them instead."""
     AUTH_CREATE_USER = 3_001
     """broker: creates a user (docs/reference/access.md)."""
     AUTH_UPDATE_USER = 3_002

@@ -438,6 +438,11 @@ class Store:
         if self.index is not None:
             self.index.may_wait = allowed
 
+    @property
+    def waits_allowed(self) -> bool:
+        """Whether reads may wait for the device now."""
+        return self.log.files.may_wait
+
     def record_at(self, log_offset: int, size: int = 0) -> bytes | None:
         """Return the bytes of the record at a log offset, None if no record begins there."""
         try:

@@ -134,9 +134,21 @@ class Pulls(ABC):
     # Reads by other features.
 
     @abstractmethod
-    def read(self, queue: ConsumeQueue, offset: int, selector: MessageSelector, most: int) -> Messages:
+    def read(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        selector: MessageSelector,
+        most: int,
+        *,
+        bytes_max: int = 0,
+        may_wait: bool = False,
+    ) -> Messages:
         """Read messages of a queue that consumers may see, from a queue offset on. Damage is reported as for a pull.
 
+        Args:
+            most, bytes_max: limits of their number and size; 0: that of a pull.
+            may_wait: whether it may wait for the device.
         Raises:
             OffsetGone: the messages were deleted.
             NotCached: they have to be read from the device first; see `read_later`.

@@ -177,7 +177,7 @@ def encode_record(
             properties,
         )
     )
-    return raw + CRC_NAME + (b"%010d" % (crc32(raw) & _CRC_MASK))[::-1] + b"\x02"
+    return raw + crc_property(raw)
 
 
 def _host_flags(born_host: bytes, store_host: bytes) -> int:
@@ -367,6 +367,16 @@ def unfinished_record(data: Buffer, start: int, end: int) -> int | str:
         return needed
     needed += int.from_bytes(data[start + needed - 2 : start + needed], "big")
     return size if needed == size else f"size {size} differs from the sum of the parts, {needed}"
+
+
+def crc_property(raw: Buffer) -> bytes:
+    """Return the last property of a record, the CRC of all bytes before it."""
+    return CRC_NAME + (b"%010d" % (crc32(raw) & _CRC_MASK))[::-1] + b"\x02"
+
+
+def body_offset(data: Buffer, start: int) -> int:
+    """Return where the body of the record at `start` begins, behind `start`."""
+    return _HEADS[_SYS_FLAG.unpack_from(data, start + 36)[0] & 0x30].size
 
 
 def unpack_head(data: Buffer, start: int) -> RecordHead:

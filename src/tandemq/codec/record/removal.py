@@ -14,7 +14,7 @@ Source: docs/guides/dataset.md, "Remove messages".
 from struct import Struct
 from zlib import crc32
 
-from tandemq.codec.record.record import CRC_NAME, CRC_PROPERTY_BYTES, parse_record
+from tandemq.codec.record.record import CRC_NAME, CRC_PROPERTY_BYTES, crc_property, parse_record
 from tandemq.errors import ProtocolError
 from tandemq.model.message import SysFlag
 
@@ -53,4 +53,4 @@ def removed_record(data: bytes) -> bytes:
     done = b"".join((head, body, topic, length, mark))
     if not has_crc:
         return done
-    return done + CRC_NAME + (b"%010d" % (crc32(done) & _CRC_MASK))[::-1] + b"\x02"
+    return done + crc_property(done)

@@ -91,7 +91,7 @@ class BrokerConsumeStatsFields(msgspec.Struct, rename="camel"):
 
 
 class QueueEntriesFields(msgspec.Struct, rename="camel"):
-    """QUERY_CONSUME_QUEUE (321), TANDEM_QUEUE_ENTRIES (7335)."""
+    """QUERY_CONSUME_QUEUE (321), TANDEM_QUEUE_ENTRIES (7335), TANDEM_QUEUE_HEADS (7336)."""
 
     topic: str
     queue_id: Int32

@@ -242,6 +242,7 @@ NEEDS: dict[int, NeedsOf | _Cluster | None] = {
     Code.GET_MIN_OFFSET: _topic_field(actions("Sub", "Get", "Pub")),
     Code.TANDEM_QUEUE_BOUNDS: _listed_topics,
     Code.TANDEM_QUEUE_ENTRIES: _topic_field(SUB_OR_GET),
+    Code.TANDEM_QUEUE_HEADS: _topic_field(SUB),
     Code.GET_EARLIEST_MSG_STORETIME: _topic_field(actions("Sub", "Get", "Pub")),
     Code.UPDATE_AND_CREATE_TOPIC: _topic_field(CREATE),
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _created_topics,

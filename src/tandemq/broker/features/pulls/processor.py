@@ -563,12 +563,21 @@ class PullPath(Feature, Pulls):
             queue, start, sql, most=most, bytes_max=bytes_max, limit=limit, may_wait=may_wait
         )
 
-    def read(self, queue: ConsumeQueue, offset: int, selector: MessageSelector, most: int) -> Messages:
+    def read(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        selector: MessageSelector,
+        most: int,
+        *,
+        bytes_max: int = 0,
+        may_wait: bool = False,
+    ) -> Messages:
         """See `Pulls`."""
-        limit, bytes_max = self._turn.serving.visible_end, self._config.transfer_bytes_max
-        wanted = _Range(offset, most, limit, selector, bytes_max)
+        limit = self._turn.serving.visible_end
+        wanted = _Range(offset, most, limit, selector, bytes_max or self._config.transfer_bytes_max)
         try:
-            messages = self._read_range(queue, wanted, may_wait=False)
+            messages = self._read_range(queue, wanted, may_wait=may_wait)
         except NotCached as missing:
             if not self.must_wait(missing):
                 raise

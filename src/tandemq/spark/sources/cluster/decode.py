@@ -81,6 +81,8 @@ _MAKERS: dict[str, tuple[Any, Callable[[_Row], Any]]] = {
     "storeHost": (pa.string(), lambda row: row.message.store_host),
     "preparedTransactionOffset": (pa.int64(), lambda row: row.message.prepared_offset),
 }
+_OF_WHOLE = frozenset(("body", "properties", "size", "sysFlag", "bodyCrc", "verdict"))
+"""Columns that messages without their bodies do not have; the properties have another CRC."""
 _MAP = (pa.map_(pa.string(), pa.string()), lambda row: list(row.message.properties.items()))
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _KAFKA_KINDS = {"key": pa.binary(), "timestampType": pa.int32()}
@@ -137,6 +139,11 @@ class Decoder:
     def takes_entries(self) -> bool:
         """Whether entries of queues have all columns."""
         return contain_all(self._sources)
+
+    @property
+    def takes_heads(self) -> bool:
+        """Whether messages without their bodies have all columns."""
+        return not self.takes_entries and _OF_WHOLE.isdisjoint(self._sources)
 
     def batches(self, pulled: Pulled, epochs: Epochs) -> Iterator[Any]:
         """Decode records into one `pyarrow.RecordBatch`, or several if their decompressed bodies are large.

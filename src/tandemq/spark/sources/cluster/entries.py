@@ -53,6 +53,11 @@ def entries_request(queue: MessageQueue, offset: int, count: int) -> Command:
     )
 
 
+def heads_request(queue: MessageQueue, offset: int, count: int) -> Command:
+    """Return the request for messages of a queue without their bodies; a broker of RocketMQ does not support it."""
+    return request(RequestCode.TANDEM_QUEUE_HEADS, topic=queue.topic, queueId=queue.queue_id, index=offset, count=count)
+
+
 @dataclass(frozen=True, slots=True)
 class PulledEntries:
     """Contiguous entries of a range."""

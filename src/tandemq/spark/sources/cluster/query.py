@@ -60,6 +60,7 @@ class SourceQuery:
             signer=options.signer,
             group=options.group,
             takes_entries=self.decoder.takes_entries,
+            takes_heads=self.decoder.takes_heads,
         )
         self.connect_ms: int | None = CONNECT_MS
         """Timeout while no connection can be opened; None for that of the options, once a stream has begun."""

@@ -31,13 +31,15 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.spark.runtime.client_pool import ClusterClient, Operation
 from tandemq.spark.sources.cluster.absence import agreed_absence
-from tandemq.spark.sources.cluster.entries import PulledEntries, entries_request
+from tandemq.spark.sources.cluster.entries import PulledEntries, entries_request, heads_request
 from tandemq.spark.sources.cluster.members import Members, ordered
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.plan import QueueRange
 
 log = logging.getLogger(__name__)
 PULL_TIMEOUT_MS = 5_000
+HEADS_FROM_BYTES = 16_384
+"""Mean size of records from which on bodies are left out: it costs the broker as much as to send smaller ones."""
 LAG_PAUSE_MS = 50
 CONCURRENT_PULLS = 8
 """Queues of one task that are pulled at the same time."""
@@ -76,6 +78,8 @@ class PullSettings:
     """Consumer group that pulls name; they have no effect on it."""
     takes_entries: bool = False
     """Whether entries of queues suffice for messages that no filter has to look at."""
+    takes_heads: bool = False
+    """Whether messages without their bodies suffice for them."""
 
     @property
     def is_filtered(self) -> bool:
@@ -108,6 +112,10 @@ class _RangeState:
     """Addresses that answer only replica reads, because they serve no consumers."""
     without_entries: set[str] = field(default_factory=set)
     """Addresses that return no entries; they are pulled from."""
+    without_heads: set[str] = field(default_factory=set)
+    """Addresses that return no messages without their bodies, likewise."""
+    record_bytes: int = 0
+    """Mean size of the records of the last pull; 0 before it."""
 
     @property
     def name(self) -> str:
@@ -266,6 +274,11 @@ def _ask_member(how: PullSettings, reading: _RangeState, address: str) -> Steps[
             entries = yield from _ask_entries(how, reading, address)
             if entries is not None:
                 return entries
+        are_large = how.takes_heads and reading.record_bytes >= HEADS_FROM_BYTES
+        if are_large and not how.is_filtered and address not in reading.without_heads:
+            heads = yield from _ask_heads(how, reading, address)
+            if heads is not None:
+                return heads
         answer: Command = yield Invoke(address, command, min(how.timeout_ms, PULL_TIMEOUT_MS))
     except NetworkError as error:
         reading.failures[address] = error
@@ -276,7 +289,9 @@ def _ask_member(how: PullSettings, reading: _RangeState, address: str) -> Steps[
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         reading.replicas.discard(address)  # a RocketMQ broker: it may serve consumers again
     if answer.code == ResponseCode.SUCCESS:
-        return _take(how, reading, answer)
+        found = _take(how, reading, answer)
+        reading.record_bytes = len(found.data) // max(1, found.count)
+        return found
     following = int(answer.fields.get("nextBeginOffset", position))
     if following > position and _is_deleted(answer, position):
         reading.deleted_before[address] = following
@@ -304,6 +319,18 @@ def _ask_entries(how: PullSettings, reading: _RangeState, address: str) -> Steps
         reading.position = position + found.count
         return found
     reading.without_entries.add(address)
+    return None
+
+
+def _ask_heads(how: PullSettings, reading: _RangeState, address: str) -> Steps[PulledRecords | None]:
+    """Ask one member for messages without their bodies; None if it returns none: its response to a pull says why."""
+    queue, position = reading.range.queue, reading.position
+    command = heads_request(queue, position, min(how.pull_messages, reading.range.end - position))
+    answer: Command = yield Invoke(address, command, min(how.timeout_ms, PULL_TIMEOUT_MS))
+    if answer.code == ResponseCode.SUCCESS:
+        return _take(how, reading, answer)
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        reading.without_heads.add(address)
     return None
 
 
