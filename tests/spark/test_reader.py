@@ -199,6 +199,17 @@ def test_query_without_bodies_reads_messages_without_them() -> None:
     assert (codes, found.count, reading.position) == ([HEADS], 2, 7)
 
 
+def test_messages_that_have_become_small_are_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "HEADS_PER_RESPONSE", 2)
+    how, reading = replace(HOW, takes_heads=True), reading_from(5, 9)
+    reading.record_bytes = reader.HEADS_FROM_BYTES
+    records = b"".join((100).to_bytes(4) + bytes(16) + offset.to_bytes(8) + bytes(72) for offset in (5, 6))
+    answer = Command(ResponseCode.SUCCESS, fields={"nextBeginOffset": "7"}, body=records)
+    assert ask(reader._ask_member(how, reading, "b:1"), answer)[0] == [HEADS]
+    moved = Command(ResponseCode.PULL_OFFSET_MOVED, fields={"nextBeginOffset": "9"})
+    assert ask(reader._ask_member(how, reading, "b:1"), moved)[0] == [PULL]
+
+
 @pytest.mark.parametrize("code", [ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY])
 def test_member_that_returns_no_messages_without_bodies_is_pulled_from(code: ResponseCode) -> None:
     how, reading = replace(HOW, takes_heads=True), reading_from(5, 7)

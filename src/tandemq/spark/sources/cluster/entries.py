@@ -24,6 +24,8 @@ from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster.plan import QueueRange
 
 ENTRIES_PER_REQUEST = 16_384
+HEADS_PER_RESPONSE = 512
+"""Messages without bodies in a response of a broker, which reads 1 MiB for it: so many are smaller than 2 KiB."""
 _ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
 _KINDS: dict[str, pa.DataType] = {
     "topic": pa.string(),

@@ -31,7 +31,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.spark.runtime.client_pool import ClusterClient, Operation
 from tandemq.spark.sources.cluster.absence import agreed_absence
-from tandemq.spark.sources.cluster.entries import PulledEntries, entries_request, heads_request
+from tandemq.spark.sources.cluster.entries import HEADS_PER_RESPONSE, PulledEntries, entries_request, heads_request
 from tandemq.spark.sources.cluster.members import Members, ordered
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.plan import QueueRange
@@ -39,7 +39,7 @@ from tandemq.spark.sources.cluster.plan import QueueRange
 log = logging.getLogger(__name__)
 PULL_TIMEOUT_MS = 5_000
 HEADS_FROM_BYTES = 16_384
-"""Mean size of records from which on bodies are left out: it costs the broker as much as to send smaller ones."""
+"""Mean size of records from which on bodies are left out: of smaller ones, cutting costs more than sending."""
 LAG_PAUSE_MS = 50
 CONCURRENT_PULLS = 8
 """Queues of one task that are pulled at the same time."""
@@ -328,7 +328,10 @@ def _ask_heads(how: PullSettings, reading: _RangeState, address: str) -> Steps[P
     command = heads_request(queue, position, min(how.pull_messages, reading.range.end - position))
     answer: Command = yield Invoke(address, command, min(how.timeout_ms, PULL_TIMEOUT_MS))
     if answer.code == ResponseCode.SUCCESS:
-        return _take(how, reading, answer)
+        found = _take(how, reading, answer)
+        if found.count >= HEADS_PER_RESPONSE:
+            reading.record_bytes = 0  # they are small now
+        return found
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         reading.without_heads.add(address)
     return None
