@@ -26,7 +26,7 @@ FIRST = {
     "tail-not-cut": 55,
     "promise-always": 36,
     "unsafe-is-shown": 2,
-    "unsafe-entries-are-shown": 11,
+    "unsafe-entries-are-shown": 3,
     "ack-alone": 3,
     "ack-when-copies-leave": 49,
     "sent-counts-as-copied": 15,

@@ -13,6 +13,9 @@ A process that dies (`kill`) loses nothing that it wrote. Either way its open fi
 A device may also lie (`DiskEffect`, `lies`): it loses a write, stores it elsewhere, or reads older bytes, and reports
 success; or it reports that bytes are durable which are not. Bytes that are not synced yet are never read from it.
 
+What the page cache lacks (`uncached`), and which pages it wrote to the device, depends on time and place alone, not on
+the number of calls: engines that read or write the same bytes in other pieces have the same history.
+
 Pages never written take no memory, so a file of 1 GiB costs nothing. All choices come from the given `Random`: the same
 calls give the same bytes.
 
@@ -24,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
+from zlib import crc32
 
 from tandemq.boundary import Buffer, DiskUsage
 from tandemq.errors import DiskFailed, DiskFull, StoreError
@@ -31,8 +35,10 @@ from tandemq.errors import DiskFailed, DiskFull, StoreError
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 _NO_PAGE = bytes(PAGE_BYTES)
+CACHE_BLOCK_BYTES = 1 << 18
+CACHED_MS = 2_000
 WRITTEN_BACK = 1 / 8
-"""Probability that the kernel wrote a changed page to the device before its next change."""
+"""Probability that the kernel wrote a changed page to the device before a change at a later time."""
 
 OPERATIONS = ("create", "pwrite", "pread", "datasync", "truncate", "replace", "remove", "read")
 
@@ -88,13 +94,15 @@ class _Content:
     """The bytes of a file.
 
     `synced`: for each page written since the last sync, its content on the device (None: nothing). `grown_from`: the
-    length before writes extended it, -1 if none did since the last sync.
+    length before writes extended it, -1 if none did since the last sync. `changed_ms`: when pages were changed last.
     """
 
+    salt: int
     size: int = 0
     grown_from: int = -1
     pages: dict[int, bytearray] = field(default_factory=dict)
     synced: dict[int, bytes | None] = field(default_factory=dict)
+    changed_ms: dict[int, int] = field(default_factory=dict)
     modified_ms: int = 0
 
 
@@ -165,6 +173,10 @@ class SimFile:
 
     def pread(self, size: int, position: int) -> bytes:
         """See `boundary.File`."""
+        self._disk.cache(self.path, size, position)
+        return self._read(size, position)
+
+    def _read(self, size: int, position: int) -> bytes:
         self._check("pread")
         if size < 0 or position < 0:
             raise DiskFailed(f"{self.path}: a read of {size} bytes at {position}")
@@ -190,9 +202,9 @@ class SimFile:
 
     def pread_cached(self, size: int, position: int) -> bytes | None:
         """See `boundary.File`."""
-        if self._disk.uncached and self._disk.random.random() < self._disk.uncached:
+        if self._disk.lacks(self.path, size, position):
             return None
-        return self.pread(size, position)
+        return self._read(size, position)
 
     def will_read(self, size: int, position: int) -> None:
         """See `boundary.File`."""
@@ -253,7 +265,7 @@ class SimDisk:
         """Called before each operation with its name and path; may raise `PowerLoss`."""
         self.open_files_max = 64
         self.uncached = 0.0
-        """Probability that the page cache lacks what is read, so that the device has to be waited for."""
+        """Share of the blocks of files that the page cache lacks, so that the device has to be waited for."""
         self.lies = False
         """Whether `datasync` and `replace` return without syncing."""
         self.life = 0
@@ -262,6 +274,9 @@ class SimDisk:
         self._directories: set[str] = {""}
         self._journal: list[_Change] = []
         self._used_pages = 0
+        self._cache_salt = random.getrandbits(32)
+        self._device_reads: dict[tuple[str, int], tuple[int, int]] = {}
+        """By path and block: how many instants the device was read at, and the last one."""
 
     # Operations (`boundary.Disk`).
 
@@ -274,7 +289,7 @@ class SimDisk:
             self.count("create", path)
             self.raise_fault("create", path)
             self._make_directories(path)
-            content = _Content(modified_ms=self.wall_ms)
+            content = _Content(self.random.getrandbits(32), modified_ms=self.wall_ms)
             self._files[path] = content
             self._journal.append(_Change("create", path, content))
         return SimFile(self, path, content)
@@ -308,7 +323,7 @@ class SimDisk:
         if path in self._directories:
             raise DiskFailed(f"{path}: is a directory")
         self._make_directories(path)
-        content = _Content(modified_ms=self.wall_ms)
+        content = _Content(self.random.getrandbits(32), modified_ms=self.wall_ms)
         if self.store(content, memoryview(data), 0) < len(data):
             self._used_pages -= len(content.pages)
             raise DiskFull(f"{path}: no space left on the device", hint="free space; nothing is lost")
@@ -382,6 +397,24 @@ class SimDisk:
                     raise PowerLoss
 
         self.on_call = stop
+
+    def lacks(self, path: str, size: int, position: int) -> bool:
+        """Return whether the page cache lacks some of the bytes."""
+        if not self.uncached:
+            return False
+        chance, time = self.uncached * (1 << 32), self.wall_ms // CACHED_MS
+        for block in _blocks(size, position):
+            reads, _ = self._device_reads.get((path, block), (0, 0))
+            if crc32(f"{self._cache_salt} {path} {block} {time} {reads}".encode()) < chance:
+                return True
+        return False
+
+    def cache(self, path: str, size: int, position: int) -> None:
+        """Draw again whether the page cache lacks the blocks of a read; once for all reads of an instant."""
+        if self.uncached:
+            for block in _blocks(size, position):
+                reads, last_ms = self._device_reads.get((path, block), (0, -1))
+                self._device_reads[path, block] = reads + (last_ms != self.wall_ms), self.wall_ms
 
     def heal(self) -> None:
         """Remove all faults."""
@@ -491,10 +524,15 @@ class SimDisk:
         return done
 
     def _before_change(self, content: _Content, page: int) -> None:
-        if page in content.synced and self.random.random() >= WRITTEN_BACK:
+        is_same_instant = content.changed_ms.get(page) == self.wall_ms
+        content.changed_ms[page] = self.wall_ms
+        if page in content.synced and (is_same_instant or not self._is_written_back(content, page)):
             return
         present = content.pages.get(page)
         content.synced[page] = None if present is None else bytes(present)
+
+    def _is_written_back(self, content: _Content, page: int) -> bool:
+        return crc32(f"{content.salt} {page} {self.wall_ms}".encode()) < WRITTEN_BACK * (1 << 32)
 
     def resize(self, path: str, content: _Content, size: int) -> None:
         """Change a file's length; bytes beyond it are zero when it grows again."""
@@ -594,3 +632,7 @@ def _load(pages: Mapping[int, bytes | bytearray], end: int, size: int, position:
     if last - first > len(pages) and not any(first <= number <= last for number in pages):
         return bytes(size)
     return b"".join([pages.get(number, _NO_PAGE) for number in range(first, last + 1)])[start : start + size]
+
+
+def _blocks(size: int, position: int) -> range:
+    return range(position // CACHE_BLOCK_BYTES, (position + max(1, size) - 1) // CACHE_BLOCK_BYTES + 1)

@@ -64,9 +64,7 @@ cdef class AckEngine:
     cdef dict pops
     cdef Buffer key, last_key, answers, signed
     cdef dict last
-    cdef list links
-    cdef int64_t answer_link, low, high
-    cdef Py_ssize_t answer_start
+    cdef int64_t low, high
 
     def __cinit__(self):
         cdef Buffer empty
@@ -82,16 +80,14 @@ cdef class AckEngine:
 
     def __init__(self, admit):
         self.admit = admit
-        self.clear()
+        self.forget()
 
-    cdef void clear(self):
+    def forget(self):
         self.pops = {}
-        self.links = []
         self.last = None
-        self.answer_start = 0
         keep_small(&self.answers)
 
-    def take(self, int64_t link, bytes data, Py_ssize_t at, SigningUser sender=None):
+    def take(self, bytes data, Py_ssize_t at, SigningUser sender=None):
         cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef uint64_t length, header_bytes
@@ -101,6 +97,7 @@ cdef class AckEngine:
         cdef AckText ack
         header.listed = &listed
         header.stored = NULL
+        self.answers.size = 0
         while size - at >= 8:
             length = big_32(raw + at)
             word = big_32(raw + at + 4)
@@ -113,9 +110,10 @@ cdef class AckEngine:
                 break
             if not self.take_one(&ack, sender):
                 break
-            self.answer(link, &header)
+            if not header.flag & 2:
+                append_plain_answer(&self.answers, header.opaque)
             at += 4 + length
-        return at
+        return at, taken(&self.answers, 0)
 
     cdef int take_one(self, AckText *ack, SigningUser sender) except -1:
         cdef int64_t queue_id, offset
@@ -164,23 +162,3 @@ cdef class AckEngine:
             return 0
         self.last[offset] = None
         return 1
-
-    cdef int answer(self, int64_t link, Header *header) except -1:
-        if self.answers.size > self.answer_start and self.answer_link != link:
-            self.close_answers()
-        self.answer_link = link
-        if not header.flag & 2:
-            append_plain_answer(&self.answers, header.opaque)
-        return 0
-
-    cdef int close_answers(self) except -1:
-        self.links.append((self.answer_link, taken(&self.answers, self.answer_start)))
-        self.answer_start = self.answers.size
-        return 0
-
-    def flush(self):
-        if self.answers.size > self.answer_start:
-            self.close_answers()
-        answers = self.links
-        self.clear()
-        return answers

@@ -33,13 +33,13 @@ class AckEngine:
     def __init__(self, admit: Admit) -> None:
         """Begin. `admit`: asked once for each pop."""
 
-    def take(self, link: int, data: bytes, position: int, sender: SigningUser | None = None) -> int:
-        """Take the ordinary acknowledgements from a position on; return that of the first other or incomplete frame.
+    def take(self, data: bytes, position: int, sender: SigningUser | None = None) -> tuple[int, bytes]:
+        """Take the ordinary acknowledgements from a position on.
 
-        `sender`: the user that has to have signed them, and may acknowledge them; None: no user is needed.
+        Returns the position of the first other or incomplete frame, and the responses, all SUCCESS. `sender`: the user
+        that has to have signed them, and may acknowledge them; None: no user is needed.
         """
-        return position
+        return position, b""
 
-    def flush(self) -> list[tuple[int, bytes]]:
-        """Return links and their responses to what was taken since the last time, all SUCCESS, and forget it."""
-        return []
+    def forget(self) -> None:
+        """End the turn: pops are admitted again in the next one."""

@@ -91,8 +91,8 @@ class Acks(Feature, PopAcks):
         self._now_ms = 0
         """Calendar time of the acknowledgements that the engine takes."""
         self._responses = kernel.features.find(Housekeeping).responses
-        self._answers: list[tuple[Link, Command]] = []
-        """Requests of this turn that have acknowledged something."""
+        self._answers: list[tuple[int, bytes | Command]] = []
+        """Acknowledgements of this turn, in order: connection, and request or prepared responses."""
         self.acked = 0
         """Acknowledged messages since the start."""
 
@@ -113,7 +113,10 @@ class Acks(Feature, PopAcks):
         if self._responses.refusal(link.number) is not None:
             return position
         self._now_ms = now.wall_ms
-        return self._engine.take(link.number, data, position, sender)
+        position, answers = self._engine.take(data, position, sender)
+        if answers:
+            self._answers.append((link.number, answers))
+        return position
 
     def _admit(self, topic: str, group: str, queue_id: int, place: str) -> _AdmittedPop | None:
         """Return what the first seven parts of a handle stand for; None if its requests have to be decoded."""
@@ -147,7 +150,7 @@ class Acks(Feature, PopAcks):
         if taken.revive_queue == ORDERED_QUEUE:
             return self._end_ordered(command, taken.popped, fields.offset)
         self._take(taken, fields.offset)
-        self._answers.append((link, command))
+        self._answers.append((link.number, command))
         return None
 
     def _end_ordered(self, command: Command, popped: Popped, offset: int) -> Command:
@@ -189,7 +192,7 @@ class Acks(Feature, PopAcks):
                     self._take(taken, offset)
         if not is_recorded:
             return command.answer(ResponseCode.SUCCESS)
-        self._answers.append((link, command))
+        self._answers.append((link.number, command))
         return None
 
     def _on_change(self, link: Link, command: Command, now: Now) -> Command | None:
@@ -218,7 +221,7 @@ class Acks(Feature, PopAcks):
             "invisibleTime": str(fields.invisible_time),
             "reviveQid": str(taken.revive_queue),
         }
-        self._answers.append((link, msgspec.structs.replace(command, fields=answer)))
+        self._answers.append((link.number, msgspec.structs.replace(command, fields=answer)))
         return None
 
     def _change_ordered(self, command: Command, popped: Popped, fields: AckFields, now: Now) -> Command:
@@ -322,26 +325,27 @@ class Acks(Feature, PopAcks):
             self._puts.acks.append((number, data, end, waits, 0))
         self._taken.clear()
         self._answers.clear()
+        self._engine.forget()
 
     def _answered(self, failure: SendRefused | None) -> list[tuple[int, bytes]]:
-        """Return the responses of this turn by connection, those to acknowledgements first on each: in the same order
-        whether the engine took the requests or not."""
-        of_changes: list[tuple[int, bytes]] = []
-        of_acks: list[tuple[int, bytes]] = [
-            (number, answers if failure is None else recode(answers, ResponseCode.SYSTEM_BUSY, remark=failure.remark))
-            for number, answers in self._engine.flush()
-        ]
-        for link, command in self._answers:
-            if command.is_oneway:
-                continue
-            is_change = command.code == Code.CHANGE_MESSAGE_INVISIBLETIME
-            if failure is None:
-                answer = command.answer(ResponseCode.SUCCESS, fields=command.fields if is_change else None)
-            else:
-                answer = command.answer(ResponseCode.SYSTEM_BUSY, remark=failure.remark)
-            (of_changes if is_change else of_acks).append((link.number, encode_command(answer)))
-        return sorted([*of_acks, *of_changes], key=itemgetter(0))
+        """Return the responses of this turn by connection, on each in the order of the requests."""
+        answered: list[tuple[int, bytes]] = []
+        for link, answer in self._answers:
+            if isinstance(answer, bytes):
+                if failure is not None:
+                    answer = recode(answer, ResponseCode.SYSTEM_BUSY, remark=failure.remark)
+                answered.append((link, answer))
+            elif not answer.is_oneway:
+                answered.append((link, encode_command(_answer(answer, failure))))
+        return sorted(answered, key=itemgetter(0))
 
     def link_closed(self, link: int, _turn: object, _now: Now) -> None:
         """See `Feature`."""
-        self._answers = [(other, command) for other, command in self._answers if other.number != link]
+        self._answers = [(other, answer) for other, answer in self._answers if other != link]
+
+
+def _answer(command: Command, failure: SendRefused | None) -> Command:
+    if failure is not None:
+        return command.answer(ResponseCode.SYSTEM_BUSY, remark=failure.remark)
+    is_change = command.code == Code.CHANGE_MESSAGE_INVISIBLETIME
+    return command.answer(ResponseCode.SUCCESS, fields=command.fields if is_change else None)
