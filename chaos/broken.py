@@ -28,7 +28,8 @@ from tandemq.real.file_syncs import FileSyncs
 from tandemq.run.children import Child
 
 _LOOK_SECONDS = 0.02
-_KINDS = ("eio", "enospc", "eread", "ewrite")
+KINDS = ["eio", "enospc", "eread", "ewrite"]
+"""Files that make calls fail."""
 
 
 class _Device:
@@ -45,7 +46,7 @@ class _Device:
             self.ahead_ns = self._ahead()
 
     def _found(self) -> set[str]:
-        return {name for name in _KINDS if (self._directory / name).exists()}
+        return {name for name in KINDS if (self._directory / name).exists()}
 
     def _ahead(self) -> int:
         try:
@@ -93,11 +94,11 @@ def break_calls(directory: Path) -> None:
     FileSyncs.take_done = device.failing_syncs(FileSyncs.take_done)  # type: ignore[method-assign, assignment]
 
 
-def main() -> None:
-    """Patch the calls, then run tandemq; so do its children, the shards of a machine."""
+def main(*program: str) -> None:
+    """Patch the calls, then run tandemq; so does `program`, with which its children start, the shards of a machine."""
     directory = sys.argv.pop(1)
     break_calls(Path(directory))
-    Child.program = ("-m", "chaos.broken", directory)
+    Child.program = (*(program or ("-m", "chaos.broken")), directory)
     tandemq()
 
 

@@ -22,7 +22,7 @@ from tandemq.run.children import BrokerChild
 from tandemq.run.ports import Setting
 
 GROUP = "broker-a"
-PROGRAM = ("-m", "chaos.broken")
+PROGRAM: tuple[str, ...] = ("-m", "chaos.broken")
 """Python's arguments for a broker, before the directory of its faults."""
 START_SECONDS = 60.0
 _PORT, _HA_PORT = 10911, 10912

@@ -92,7 +92,7 @@ class Clients:
         self._drained = threading.Event()
         self.transacting = TransactionClient(world.name_server.address, TOPIC, self.history)
         self.filtered = filters.FilterHistory(recorder=recorder)
-        self.popped = pops.PopHistory(elects=world.mode is Mode.ELECT, recorder=recorder, has_holds=True)
+        self.popped = pops.PopHistory(elects=world.mode is Mode.ELECT, recorder=recorder)
         self.timers = timers.TimerFigures()
         proxies = {proxy.name: proxy.client_address for proxy in world.proxies}
         self.grpc_transacting = GrpcTransactionClient(client_of(list(proxies.values()), TOPIC), TOPIC, self.history)

@@ -45,6 +45,8 @@ KINDS = (
     "files",
     "kill",
     "kill-registry",
+    "kill-shard",
+    "kill-supervisor",
     "lose-disk",
     "lose-log",
     "lose-table",
@@ -69,6 +71,7 @@ ALONE = ("configure", "damage-log", "damage-table", "older-registry")
 ONCE = ("apart", "kill-registry")
 """Kinds of which there is one at a time: they concern more than one process."""
 _ATTEMPTS = 50
+_LOOK_SECONDS = 0.05
 PROXIES = 0.25
 """Share of the faults of the proxies for gRPC clients."""
 NEIGHBOUR = 0.3
@@ -281,18 +284,26 @@ class Faults:
         return {"behaviour": behaviour}
 
     def _eio(self, broker: Broker, seconds: float, _random: Random) -> None:
-        """Fail a sync: the broker must acknowledge nothing more until an operator restarts it."""
-        broker.fails("eio", on=True)
-        time.sleep(min(seconds, 1.0))
-        broker.fails("eio", on=False)
-        broker.kill()
-        broker.start()
+        """Fail all syncs."""
+        self._fail_device(broker, "eio", min(seconds, 1.0))
 
     def _ewrite(self, broker: Broker, seconds: float, _random: Random) -> None:
-        """Fail all writes: the broker takes nothing more until an operator restarts it, and another one leads."""
-        broker.fails("ewrite", on=True)
+        """Fail all writes."""
+        self._fail_device(broker, "ewrite", seconds)
+
+    def _fail_device(self, broker: Broker, kind: str, seconds: float) -> None:
+        """Fail calls: the broker takes nothing more until an operator restarts it, and another one in sync leads."""
+        standing = broker.failover_status() if self._world.mode is Mode.ELECT and self._at_once == 1 else {}
+        broker.fails(kind, on=True)
         time.sleep(seconds)
-        broker.fails("ewrite", on=False)
+        if standing.get("mayWrite") and len(standing["inSync"]) > 1:
+            until = time.monotonic() + OBEYS_SECONDS
+            while broker.failover_status().get("mayWrite"):
+                if time.monotonic() > until:
+                    self.violations.append(f"I14: {broker.name} leads {OBEYS_SECONDS:g} s after its device failed")
+                    break
+                time.sleep(_LOOK_SECONDS)
+        broker.fails(kind, on=False)
         broker.kill()
         broker.start()
 
@@ -329,14 +340,14 @@ class Faults:
     def _memory(self, broker: Broker, seconds: float, _random: Random) -> Details:
         """Let a process have no more memory: it may end, as if killed, and is started again."""
         with little_memory(broker.serving_pid):
-            time.sleep(seconds)
+            broker.watch(seconds)
         return {"ended": broker.restart_if_ended()}
 
     def _memory_limit(self, broker: Broker, seconds: float, random: Random) -> Details:
         """Let the kernel take pages of files from a process, or kill it for lack of memory."""
         more = random.choice(_MEMORY_MORE_BYTES)
         with memory_limit(broker.serving_pid, more):
-            time.sleep(seconds)
+            broker.watch(seconds)
         return {"more": more, "ended": broker.restart_if_ended()}
 
     def _quota(self, broker: Broker, seconds: float, random: Random) -> Details:
@@ -381,7 +392,7 @@ class Faults:
             if time.monotonic() > until:
                 self.violations.append(f"I6: {OBEYS_SECONDS:g} s after it was configured as {what} {deviation}")
                 break
-            time.sleep(0.05)
+            time.sleep(_LOOK_SECONDS)
         time.sleep(seconds)
         refusal = administrator.change(administrator.first)
         if refusal:

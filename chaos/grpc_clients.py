@@ -27,6 +27,7 @@ from chaos.grpc_connection import ProxyClient
 from chaos.history import History, Place
 from chaos.pops import PopHistory, is_returned
 from tandemq.errors import LocalError, NetworkError
+from tandemq.proxy.handles import parse_receipt
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.sending import queue_index
 from tandemq.proxy.status import OF_SENDS
@@ -182,7 +183,7 @@ class GrpcReceiver:
     def _take(self, message: pb.Message) -> tuple[pb.Message, str]:
         """Record a delivery; return it with the handle to acknowledge it by, "" for none."""
         body, system = message.body.decode(errors="replace"), message.system_properties
-        self._history.received(body, _place(message))
+        self._history.received(body, _place(message), parse_receipt(system.receipt_handle).handle.pop_ms / 1000)
         number = body.rpartition("-")[2]
         if is_returned(body) and body not in self._returned:
             self._returned.add(body)
@@ -202,11 +203,14 @@ class GrpcReceiver:
         )
         request.invisible_duration.FromSeconds(seconds)
         method, kind = "ChangeInvisibleDuration", pb.ChangeInvisibleDurationResponse
+        op = self._history.changing(_place(message), seconds)
         try:
             response = self._calls.call(method, request, kind, _CALL_S)
         except NetworkError:
-            return ""
-        return response.receipt_handle if response.status.code == pb.Code.OK else ""
+            response = kind()
+        is_confirmed = response.status.code == pb.Code.OK
+        self._history.changed(op, is_confirmed=is_confirmed)
+        return response.receipt_handle if is_confirmed else ""
 
     def _acknowledge(self, handles: Mapping[str, pb.Message]) -> None:
         """Acknowledge messages, by their handles."""
@@ -215,6 +219,7 @@ class GrpcReceiver:
             for handle, message in handles.items()
         ]
         request = pb.AckMessageRequest(group=self._group, topic=self._topic, entries=entries)
+        ops = {handle: self._history.acknowledging(_place(message)) for handle, message in handles.items()}
         try:
             response = self._calls.call("AckMessage", request, pb.AckMessageResponse, _CALL_S)
         except NetworkError:
@@ -223,6 +228,7 @@ class GrpcReceiver:
         for entry in response.entries:
             message = handles[entry.receipt_handle]
             body = message.body.decode(errors="replace")
+            self._history.outcome(ops[entry.receipt_handle], is_confirmed=entry.status.code == pb.Code.OK)
             if entry.status.code == pb.Code.OK:
                 self._history.acknowledged(body, _place(message))
             elif entry.status.code == pb.Code.INVALID_RECEIPT_HANDLE:

@@ -206,7 +206,8 @@ class LogicalHistory:
 
     def missing(self) -> set[str]:
         """Return the bodies that were acknowledged and are not yet delivered."""
-        return {answer.body for answer in self.answers} - {delivery.body for delivery in self.delivered.values()}
+        answers, delivered = list(self.answers), list(self.delivered.values())  # other threads add to them
+        return {answer.body for answer in answers} - {delivery.body for delivery in delivered}
 
     def check_clients(self) -> None:
         """Check the clients' observations at the end."""

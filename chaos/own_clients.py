@@ -38,7 +38,7 @@ class OwnClients:
         self._errors: Counter[str] = Counter()
         senders = [threading.Thread(target=self._produce, args=(name,)) for name in _PRODUCERS]
         others = [threading.Thread(target=self._read), threading.Thread(target=self._watch)]
-        self._popped = PopHistory(elects=group.elects, recorder=recorder, has_holds=True)
+        self._popped = PopHistory(elects=group.elects, recorder=recorder)
         if group.has_pops:
             others.append(threading.Thread(target=self._pop))
         self._senders, self._others = senders, others

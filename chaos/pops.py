@@ -60,16 +60,15 @@ class PopHistory:
     """Messages of which an acknowledgement was asked for, but not confirmed: it may count."""
     recorder: Recorder | None = None
     """Writes the history for the judge."""
-    has_holds: bool = False
-    """Whether all acknowledgements are recorded, so that the judge knows what the group holds."""
     repeated: int = 0
     """Deliveries after a confirmed acknowledgement in groups that do not elect."""
     violations: list[str] = field(default_factory=list)
 
-    def received(self, body: str, place: Place | None, at: float = 0.0) -> None:
-        """Record a delivery. `place`: in the topic's queues; None: from a retry topic. `at`: when it was popped."""
+    def received(self, body: str, place: Place | None, at: float) -> None:
+        """Record a delivery. `place`: None: from a retry topic. `at`: time of the pop, s since 1970."""
         if self.recorder is not None:
             self._record(self.recorder, body, place, at)
+        self.bodies.discard(body)  # each delivery is to be acknowledged
         if place is None:
             self.came_back += 1
             return
@@ -85,10 +84,7 @@ class PopHistory:
     def _record(self, recorder: Recorder, body: str, place: Place | None, at: float) -> None:
         queue_id, offset = place or (0, -1)
         queue = recorder.queue(queue_id, "" if place else retry_topic(self.group))
-        if self.has_holds:
-            recorder.popped(self.group, queue, offset, body, INVISIBLE_S * 1_000, at)
-        else:
-            recorder.delivered(self.group, queue, offset, body)
+        recorder.popped(self.group, queue, offset, body, INVISIBLE_S * 1_000, at)
 
     def acknowledging(self, place: Place | None) -> int:
         """Record that an acknowledgement is requested; return its number, 0 if it is not recorded."""
@@ -96,16 +92,21 @@ class PopHistory:
             return 0
         return self.recorder.acking(self.group, self.recorder.queue(place.queue_id), place.offset)
 
-    def returning(self, place: Place | None, delay_s: float) -> None:
-        """Record that a message is to come back sooner."""
-        if self.recorder is not None and place is not None:
-            queue = self.recorder.queue(place.queue_id)
-            self.recorder.returned(self.group, queue, place.offset, delay_s * 1_000)
-
     def outcome(self, op: int, *, is_confirmed: bool) -> None:
         """Record the outcome of such a request."""
         if self.recorder is not None and op:
             self.recorder.acked(self.group, op, is_confirmed=is_confirmed)
+
+    def changing(self, place: Place | None, seconds: float) -> int:
+        """Record that a message is to come back at another time; return the number of the request, as above."""
+        if self.recorder is None or place is None:
+            return 0
+        return self.recorder.changing(self.group, self.recorder.queue(place.queue_id), place.offset, seconds * 1_000)
+
+    def changed(self, op: int, *, is_confirmed: bool) -> None:
+        """Record the outcome of that."""
+        if self.recorder is not None and op:
+            self.recorder.changed(self.group, op, is_confirmed=is_confirmed)
 
     def acknowledged(self, body: str, place: Place | None) -> None:
         """Record a confirmed acknowledgement."""
@@ -152,9 +153,10 @@ def consume(name_server: str, topic: str, history: PopHistory, drained: threadin
             is_ack = not is_returned(body) or body in returned
             returned.add(body)
             if not is_ack:
-                history.returning(place, _BACK_S)
+                op = history.changing(place, _BACK_S)
                 with contextlib.suppress(TandemError):
                     message.retry(_BACK_S)
+                history.changed(op, is_confirmed=False)  # whether a broker confirms that or not
                 continue
             op = history.acknowledging(place)
             try:

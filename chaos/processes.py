@@ -17,6 +17,8 @@ from chaos.resources import Growth, Usage, usage
 from tandemq.run.children import Child
 from tandemq.run.ports import LOOPBACK
 
+_LOOK_SECONDS = 0.005
+
 
 class FaultyChild(Child):
     """A child process that is killed, paused, stopped, and cut off."""
@@ -56,8 +58,17 @@ class FaultyChild(Child):
             self.ended.append(f"I16: {self.name} ended by itself: {''.join(self.last_lines(1))}")
             self.start()
 
+    def watch(self, seconds: float) -> None:
+        """Let time pass; note when it ends, as it may for lack of memory."""
+        until, was_running = time.monotonic() + seconds, self.is_running
+        while time.monotonic() < until:
+            if was_running and not self.is_running:
+                was_running = False
+                self.deaths.append(mono_ms())
+            time.sleep(_LOOK_SECONDS)
+
     def restart_if_ended(self) -> bool:
-        """Start it again if it ended, as it may for lack of memory; return whether it had."""
+        """Start it again if it ended, as it may; return whether it had."""
         if self.is_running:
             return False
         self.deaths.append(mono_ms())

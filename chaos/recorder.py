@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from judge.writing import HistoryWriter, hash_of
 from tandemq import PullConsumer
-from tandemq.errors import NetworkError, TandemError
+from tandemq.errors import TandemError
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
@@ -150,11 +150,14 @@ class Recorder:
         fields: dict[str, Any] = {"messages": [[offset, body]], "since": since, "invisible_ms": invisible_ms}
         self.writer.note(group, "pop", group=group, q=queue, **fields)
 
-    def returned(self, group: str, queue: str, offset: int, invisible_ms: float) -> None:
-        """Record that a popped message is to come back sooner, whether a broker confirms that or not."""
+    def changing(self, group: str, queue: str, offset: int, invisible_ms: float) -> int:
+        """Record that a popped message is to come back at another time; return the number of the operation."""
         fields: dict[str, Any] = {"q": queue, "offset": offset, "invisible_ms": invisible_ms}
-        op = self.writer.invoke(group, "invisible", group=group, **fields)
-        self.writer.end(group, "invisible", op, "unknown")
+        return self.writer.invoke(group, "invisible", group=group, **fields)
+
+    def changed(self, group: str, op: int, *, is_confirmed: bool) -> None:
+        """Record the outcome of that."""
+        self.writer.end(group, "invisible", op, "ok" if is_confirmed else "unknown")
 
     def acking(self, group: str, queue: str, offset: int) -> int:
         """Record that a consumer acknowledges a popped message; return the number of the operation."""
@@ -238,7 +241,7 @@ async def _read_all(
         while not queues and not drained.is_set():
             try:
                 queues = await consumer.queues(topic)
-            except NetworkError:
+            except TandemError:
                 await asyncio.sleep(_PAUSE_S)
         consumer.assign(queues)
         for queue in queues:

@@ -43,7 +43,7 @@ from chaos.registries import RegistryServers
 from chaos.requests import TOPIC as STATIC_TOPIC
 from chaos.resources import leaks
 from chaos.rights import rights
-from chaos.stores import check, records
+from chaos.stores import check, has_log, records
 from chaos.world import World
 from judge.history import HistoryError
 from judge.verdict import judge
@@ -268,9 +268,10 @@ def check_stores(
 def _check_static(member: Broker, neighbour: Broker, history: LogicalHistory, figures: dict[str, Any]) -> list[str]:
     """Check the static topic in the logs of the group and of the broker beside it; return the latter's violations."""
     try:
-        found, verified = check([neighbour.store])
+        found, verified = check([neighbour.store] if has_log(neighbour.store) else [])
         for broker in (member, neighbour):
-            history.check_log(broker.broker_name, records(broker.store, STATIC_TOPIC))
+            has_messages = has_log(broker.store)
+            history.check_log(broker.broker_name, records(broker.store, STATIC_TOPIC) if has_messages else ())
     except TandemError as error:
         return [f"I10: the stores cannot be checked: {error}"]
     figures.update(verified)

@@ -111,6 +111,11 @@ def differences(one: Extent, other: Extent) -> list[str]:
     return found
 
 
+def has_log(store: Path) -> bool:
+    """Return whether a store has log files; without messages it has none."""
+    return any((store / "commitlog").glob("[0-9]*"))
+
+
 def records(store: Path, topic: str) -> Iterator[Stored]:
     """Yield the records of a topic in the log, in order."""
     for line in _run("dump", store, "--topic", topic, "--count", "0").splitlines():

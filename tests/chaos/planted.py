@@ -1,19 +1,34 @@
 """`python -m tests.chaos.planted DEFECT DIRECTORY …`: a broker with a defect that a run must find.
 
-DEFECT: one of `DEFECTS`, or a mutation of the simulation (`python -m tests.mutations list`).
+DEFECT: one of `DEFECTS` or `OF_PROXIES`, or a mutation of the simulation (`python -m tests.mutations list`).
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
-from chaos.broken import main
+from chaos import broken
 from tandemq.broker.features.scrub import repair
 from tandemq.broker.ha.metadata_stream import MetadataStream
+from tandemq.cli.main import main as tandemq
 from tandemq.coordination.member import older_record
+from tandemq.coordination.member.handover import Handover
 from tandemq.coordination.registry import view
+from tandemq.coordination.registry.embedded import EmbeddedRegistry
+from tandemq.real import disk
+from tandemq.real.loop import Loop
+from tandemq.run.restarted_child import RestartedChild
+from tandemq.storage import recovery
 from tests.mutations.cluster import MUTATIONS
+from tests.mutations.groups import GROUP_MUTATIONS
+
+_LOOK_SECONDS, _STILL_SECONDS = 0.01, 0.06
 
 
 def _believe_older_registry() -> None:
@@ -36,18 +51,129 @@ def _ignore_tables() -> None:
     MetadataStream.take = take  # type: ignore[method-assign, assignment]
 
 
+def _ignore_failed_syncs() -> None:
+    """Take bytes for durable whose sync failed."""
+    broken.KINDS.remove("eio")
+
+
+def _end_at_errors() -> None:
+    """Handle no error of the device."""
+    disk.RealFile.error = lambda _self, error: error  # type: ignore[method-assign, assignment, return-value]
+
+
+def _take_slowness_for_a_hang() -> None:
+    """End if the process stands still for a moment."""
+
+    never = threading.Event()
+
+    def watch() -> None:
+        while True:
+            before = time.monotonic()
+            never.wait(_LOOK_SECONDS)
+            if time.monotonic() - before > _STILL_SECONDS:
+                os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _end_without_registry() -> None:
+    """End when the connection to the registry does."""
+    EmbeddedRegistry._lose_link = lambda *_: os._exit(1)  # type: ignore[method-assign]  # that is the defect
+
+
+def _end_when_switched() -> None:
+    """End when another member is to be the master."""
+    Handover._propose_switch = lambda *_: os._exit(1)  # type: ignore[method-assign]  # that is the defect
+
+
+def _hang_without_memory() -> None:
+    """Stop doing anything when memory is short, and stay."""
+    once = Loop._once
+
+    def stuck(self: Loop, *args: Any) -> Any:
+        try:
+            return once(self, *args)
+        except MemoryError:
+            threading.Event().wait()
+
+    Loop._once = stuck  # type: ignore[method-assign, assignment]
+
+
+def _end_with_the_clock() -> None:
+    """End when the calendar clock goes back."""
+    once, latest = Loop._once, time.time()
+
+    def checked(self: Loop, *args: Any) -> Any:
+        nonlocal latest
+        latest = max(latest, time.time_ns() / 1e9)
+        if time.time_ns() / 1e9 < latest - 1:
+            os._exit(1)
+        return once(self, *args)
+
+    Loop._once = checked  # type: ignore[method-assign, assignment]
+
+
+def _fail_without_descriptors() -> None:
+    """Take a file that cannot be opened for lack of descriptors for a device that failed."""
+    disk._SCARCE = ()  # type: ignore[assignment]  # that is the defect
+
+
+def _believe_derived_files() -> None:
+    """Take files that a start could rebuild for complete."""
+    for check in ("_must_rebuild", "_index_missing", "_lacks_keys", "_lacks_beginning", "_begins_late"):
+        setattr(recovery, check, lambda *_: False)
+
+
+def _leave_dead() -> None:
+    """Start no shard again."""
+    RestartedChild._watch = lambda *_: None  # type: ignore[method-assign]  # that is the defect
+
+
+def _let_shards_end() -> None:
+    """Have shards end with what started them."""
+    RestartedChild.outlive_parent = lambda *_: None  # type: ignore[method-assign]  # that is the defect
+
+
+def _end_at_once() -> None:
+    """End at SIGTERM, whatever is in progress."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
+    signal.signal = lambda *_: None  # that is the defect
+
+
 DEFECTS: dict[str, Callable[[], None]] = {
     "believes-older-registry": _believe_older_registry,
     "never-repairs": _never_repair,
     "ignores-tables": _ignore_tables,
+    "ignores-failed-syncs": _ignore_failed_syncs,
+    "ends-at-errors": _end_at_errors,
+    "ends-when-slow": _take_slowness_for_a_hang,
+    "ends-when-switched": _end_when_switched,
+    "ends-without-registry": _end_without_registry,
+    "hangs-without-memory": _hang_without_memory,
+    "ends-when-the-clock-goes-back": _end_with_the_clock,
+    "fails-without-descriptors": _fail_without_descriptors,
+    "believes-derived-files": _believe_derived_files,
+    "leaves-dead": _leave_dead,
+    "shards-end-with-parent": _let_shards_end,
 }
 """Name to what plants it."""
+OF_PROXIES: dict[str, Callable[[], None]] = {"ends-at-once": _end_at_once}
+"""The same of proxies."""
+
+
+def main() -> None:
+    """Plant the defect, then run tandemq."""
+    defect = sys.argv.pop(1)
+    if defect in OF_PROXIES:
+        OF_PROXIES[defect]()
+        tandemq()
+    elif defect in DEFECTS:
+        DEFECTS[defect]()
+        broken.main("-m", "tests.chaos.planted", defect)
+    else:
+        with (MUTATIONS | GROUP_MUTATIONS)[defect].patch():
+            broken.main("-m", "tests.chaos.planted", defect)
+
 
 if __name__ == "__main__":
-    defect = sys.argv.pop(1)
-    if defect in DEFECTS:
-        DEFECTS[defect]()
-        main()
-    else:
-        with MUTATIONS[defect].patch():
-            main()
+    main()

@@ -1,18 +1,23 @@
 """The gRPC clients of `make chaos`: what they record of good and bad responses, and which proxy they ask."""
 
+import io
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import pytest
 from google.protobuf.message import Message as Protobuf
 
-from chaos.grpc_clients import GrpcClients, GrpcReceiver, GrpcSender, message_group
+from chaos.grpc_clients import INVISIBLE_S, SOON_S, GrpcClients, GrpcReceiver, GrpcSender, message_group
 from chaos.grpc_connection import ProxyClient
 from chaos.history import History, Place, Stored
 from chaos.pops import PopHistory
+from chaos.recorder import Recorder
+from judge.verdict import judge
 from tandemq.errors import LocalError, NetworkError, NotConnected
+from tandemq.model.pop import Handle, TopicKind
 from tandemq.proxy.protocol import messaging_pb2 as pb
 from tandemq.proxy.sending import queue_index
 
@@ -113,9 +118,19 @@ def test_timed_message_waits_at_its_place_and_one_whose_recall_is_lost_may_be_de
     assert "g-23" in history.due and "g-46" not in history.due
 
 
+def handle_of(offset: int, attempt: int) -> str:
+    """Return the handle of a message that was popped in the last millisecond."""
+    kind = TopicKind.NORMAL if attempt == 1 else TopicKind.RETRY_V1
+    return str(Handle(offset, int(time.time() * 1_000), INVISIBLE_S * 1_000, 0, kind, BROKER, 1, offset))
+
+
 def message(body: str, offset: int = 0, attempt: int = 1) -> pb.ReceiveMessageResponse:
     system = pb.SystemProperties(
-        message_id=body, receipt_handle=f"h-{body}", queue_id=1, queue_offset=offset, delivery_attempt=attempt
+        message_id=body,
+        receipt_handle=handle_of(offset, attempt),
+        queue_id=1,
+        queue_offset=offset,
+        delivery_attempt=attempt,
     )
     return pb.ReceiveMessageResponse(message=pb.Message(body=body.encode(), system_properties=system))
 
@@ -123,12 +138,12 @@ def message(body: str, offset: int = 0, attempt: int = 1) -> pb.ReceiveMessageRe
 class Proxy:
     """Answers of a proxy to a consumer."""
 
-    def __init__(self, *received: pb.ReceiveMessageResponse) -> None:
+    def __init__(self, *received: pb.ReceiveMessageResponse, recorder: Recorder | None = None) -> None:
         self.received: list[Protobuf] = [pb.ReceiveMessageResponse(status=OK), *received]
         self.acks: dict[str, pb.Status] | None = {}
-        """Status by handle, OK otherwise; None: no response."""
+        """Status by message id, OK otherwise; None: no response."""
         self.change: pb.Status | None = OK
-        self.history = PopHistory(elects=True)
+        self.history = PopHistory(elects=True, recorder=recorder)
         self.script = Script(self._answer)
         self.receiver = GrpcReceiver(self.script, TOPIC, BROKER, self.history)
 
@@ -142,9 +157,7 @@ class Proxy:
         if self.acks is None:
             return None
         entries = [
-            pb.AckMessageResultEntry(
-                receipt_handle=entry.receipt_handle, status=self.acks.get(entry.receipt_handle, OK)
-            )
+            pb.AckMessageResultEntry(receipt_handle=entry.receipt_handle, status=self.acks.get(entry.message_id, OK))
             for entry in request.entries
         ]
         return pb.AckMessageResponse(status=OK, entries=entries)
@@ -175,7 +188,7 @@ def test_message_from_the_retry_topic_has_no_place_in_the_queue() -> None:
 
 def test_late_acknowledgement_does_not_count() -> None:
     proxy = Proxy(message("a-1", 1), message("a-2", 2))
-    proxy.acks = {"h-a-1": LATE}
+    proxy.acks = {"a-1": LATE}
     proxy.receiver.receive()
     (violation,) = proxy.history.check(["a-1", "a-2"])
     assert violation.startswith("I25: 1 never popped and acknowledged by chaos-pop, first ['a-1']")
@@ -184,7 +197,7 @@ def test_late_acknowledgement_does_not_count() -> None:
 
 def test_acknowledgement_with_unknown_outcome_counts_neither_way() -> None:
     proxy = Proxy(message("a-1", 1), message("a-2", 2))
-    proxy.acks = {"h-a-1": BUSY}
+    proxy.acks = {"a-1": BUSY}
     proxy.receiver.receive()
     proxy.acks = None
     proxy.received[1:] = [message("a-3", 3)]
@@ -276,3 +289,31 @@ def test_proxies_that_take_no_message_are_violations(closing_server: tuple[str, 
     assert clients.send_last(0.0) == ["I14: proxy-0 takes no message within 0 s after the faults"]
     with pytest.raises(LocalError, match="have not received from each queue"):
         clients.begin(0.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "acks", "change", "found"),
+    [
+        ("a-1", None, OK, {"pop-overlap": 1}),
+        ("a-1", {}, OK, {"pop-again": 1}),
+        ("a-41", {}, None, {}),
+        ("a-13", None, OK, {"pop-overlap": 1}),
+        ("a-13", None, LATE, {"pop-overlap": 1}),
+    ],
+    ids=["held", "acknowledged", "made visible", "held for longer", "refused to be held for longer"],
+)
+def test_judge_knows_what_the_consumer_holds(
+    body: str, acks: dict[str, pb.Status] | None, change: pb.Status | None, found: dict[str, int]
+) -> None:
+    file = io.StringIO()
+    recorder = Recorder(file, TOPIC, BROKER, run="seed 1", system="TandemQ", promises={})
+    History(recorder=recorder, group="chaos").sending(body, "a")
+    proxy = Proxy(message(body, 5), recorder=recorder)
+    proxy.acks, proxy.change = acks, change
+    proxy.receiver.receive()
+    until = time.monotonic() + (SOON_S if body == "a-41" else 0.002)
+    while time.monotonic() < until:  # handles have whole milliseconds
+        pass
+    proxy.received[1:] = [message(body, 5)]
+    proxy.receiver.receive()
+    assert judge(file.getvalue().splitlines(keepends=True)).counts == found

@@ -6,16 +6,17 @@ from chaos.history import Place
 from chaos.pops import PopHistory, is_returned
 
 DUE = [f"a-{number}" for number in range(1, 6)]
+NOW_S = 1_790_000_000.0
 
 
 def good(*, elects: bool = True) -> PopHistory:
     """Five messages of a queue, popped and acknowledged; the third one came back first."""
     history = PopHistory(elects=elects)
     for offset, body in enumerate(DUE):
-        history.received(body, Place(0, offset))
+        history.received(body, Place(0, offset), NOW_S)
         if offset != 2:
             history.acknowledged(body, Place(0, offset))
-    history.received(DUE[2], None)
+    history.received(DUE[2], None, NOW_S)
     history.acknowledged(DUE[2], None)
     return history
 
@@ -36,7 +37,8 @@ def test_message_that_is_never_acknowledged_is_a_violation() -> None:
 @pytest.mark.parametrize("elects", [True, False])
 def test_message_popped_again_after_its_acknowledgement_is_a_violation_in_groups_that_elect(*, elects: bool) -> None:
     history = good(elects=elects)
-    history.received(DUE[0], Place(0, 0))
+    history.received(DUE[0], Place(0, 0), NOW_S)
+    history.acknowledged(DUE[0], Place(0, 0))
     assert [text[:4] for text in history.check(DUE)] == ["I25:"] * elects
     assert history.report()["repeated"] == 1
 
@@ -50,13 +52,15 @@ def test_message_whose_acknowledgement_was_not_confirmed_may_be_missing() -> Non
 
 def test_message_popped_again_before_its_acknowledgement_is_none() -> None:
     history = good()
-    history.received(DUE[2], Place(0, 2))
+    history.received(DUE[2], Place(0, 2), NOW_S)
+    assert history.missing(DUE) == {DUE[2]}, "each delivery is to be acknowledged"
+    history.acknowledged(DUE[2], Place(0, 2))
     assert history.check(DUE) == []
 
 
 def test_two_messages_at_one_place_are_a_violation() -> None:
     history = good()
-    history.received("a-9", Place(0, 2))
+    history.received("a-9", Place(0, 2), NOW_S)
     assert any(text.startswith("I5:") for text in history.check(DUE))
 
 

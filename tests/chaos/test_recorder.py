@@ -31,7 +31,7 @@ class Observed:
         )
         self.history = History(recorder=self.recorder, group=GROUP)
         self.transactions = TransactionHistory(recorder=self.recorder)
-        self.pops = PopHistory(elects=True, recorder=self.recorder, has_holds=True)
+        self.pops = PopHistory(elects=True, recorder=self.recorder)
 
     def send(self, body: str, place: Place, *, due: float = 0.0, is_timed: bool = False) -> None:
         self.history.sending(body, "a", due=due, is_timed=is_timed)
@@ -204,7 +204,7 @@ def test_message_popped_within_its_invisible_time_is_found_unless_it_was_sent_ba
     seen.send("a-0", Place(0, 0))
     seen.pops.received("a-0", Place(0, 0), time.time())
     if is_returned:
-        seen.pops.returning(Place(0, 0), 0.0)
+        seen.pops.changed(seen.pops.changing(Place(0, 0), 0.0), is_confirmed=False)
     seen.pops.received("a-0", Place(0, 0), time.time())
     assert seen.verdict().counts == found
 

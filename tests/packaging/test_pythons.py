@@ -1,4 +1,4 @@
-"""The pipeline's formats under the newest Python, that of a release of Debian, in a root of its own."""
+"""The pipeline's formats under newer Pythons, those of releases of Debian, in a root of its own."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from tools.clean_machine import ROOT
 
-SUITES = {"3.14": "forky"}
+SUITES = {"3.13": "trixie", "3.14": "forky"}
 NOT_SO_OLD = 'Acquire::Check-Valid-Until "false"'
 """Mirrors may have a list of a release in preparation that has expired."""
 CHOSEN = "test_source or test_stream or test_sink or test_logsource or test_topic_tables"
