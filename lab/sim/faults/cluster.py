@@ -363,9 +363,10 @@ class Faults:
         if host.process is not None:
             self._note(f"failing-{operation}", host.name)
             times = 1 if operation != "pread" else self._random.choice((1, 10, 1_000))
-            host.machine.disk.fail(
+            fault = host.machine.disk.fail(
                 operation, self._random.randrange(1, 6), times=times, error=DiskFailed, prefix=prefix
             )
+            fault.by_instant = operation == "pread"
             self._later(4_000, 9_000, lambda: self._replace_broken(host))
 
     def _replace_broken(self, host: Host) -> None:

@@ -283,6 +283,7 @@ class StorageFaults:
         prefix = self._random.choice(("commitlog/", "consumequeue/"))
         disk, times = host.machine.disk, self._random.choice((1, 3, 20))
         fault = disk.lie("pread", DiskEffect.STALE, 1 << 40, times=times, prefix=prefix)
+        fault.by_instant = True
         if not self._is_beyond and host.broker is not None and host.broker.is_master:
             fault.life = disk.life
         is_noted = False

@@ -78,14 +78,19 @@ class DiskFault:
     """Path to the older bytes that a stale read returns."""
     life: int | None = None
     """`SimDisk.life` of the only process that it strikes."""
+    by_instant: bool = False
+    """Whether all calls of one instant count as one, however many pieces the bytes are read in."""
     seen: int = 0
     """Calls counted so far."""
+    seen_ms: int = -1
+    """When the last one was counted."""
 
-    def strikes(self, operation: str, path: str) -> bool:
+    def strikes(self, operation: str, path: str, now_ms: int) -> bool:
         """Count a call; return whether it fails."""
         if operation != self.operation or not path.startswith(self.prefix):
             return False
-        self.seen += 1
+        self.seen += not self.by_instant or now_ms != self.seen_ms
+        self.seen_ms = now_ms
         return self.seen >= self.nth and (self.times < 0 or self.seen < self.nth + self.times)
 
 
@@ -491,7 +496,7 @@ class SimDisk:
         """Return the fault that applies to this call, if any."""
         found = None
         for fault in self.faults:
-            if fault.life in (None, self.life) and fault.strikes(operation, path):
+            if fault.life in (None, self.life) and fault.strikes(operation, path, self.wall_ms):
                 found = fault
         return found
 

@@ -50,6 +50,13 @@ def need_crc32c() -> None:
 @click.option("--certificate", type=_FILE, help="TLS certificate, PEM.")
 @click.option("--key", type=_FILE, help="Private key of the certificate, PEM.")
 @click.option("--client-ca", type=_FILE, help="Consumers need certificates of these authorities, PEM.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Port of /metrics, /healthz and /readyz on 127.0.0.1, or on --metrics-host.",
+)
+@click.option("--metrics-host", default="127.0.0.1", metavar="IP", help="IP address of --metrics-port.")
 @click.option("--sasl", is_flag=True, help="Consumers sign in as users of the cluster (SASL PLAIN).")
 @namesrv_option
 @json_flag("Print the address as one line of JSON.")
@@ -64,6 +71,8 @@ def kafka(
     certificate: str | None,
     key: str | None,
     client_ca: str | None,
+    metrics_port: int | None,
+    metrics_host: str,
     sasl: bool,
     name_servers: str,
     as_json: bool,
@@ -83,7 +92,8 @@ def kafka(
         threading.Thread(target=_wait_for_end, name="stdin", daemon=True).start()
     import asyncio  # noqa: PLC0415
 
-    asyncio.run(_serve(address, partitions, name_servers, sasl=sasl, as_json=as_json))
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    asyncio.run(_serve(address, partitions, name_servers, metrics, sasl=sasl, as_json=as_json))
 
 
 def _wait_for_end() -> None:
@@ -106,10 +116,19 @@ def _check_access(address: "KafkaAddress", *, sasl: bool) -> None:
         click.echo("warning: every consumer that reaches this port may read; see --sasl and --client-ca", err=True)
 
 
-async def _serve(address: "KafkaAddress", partitions: Path, name_servers: str, *, sasl: bool, as_json: bool) -> None:
+async def _serve(
+    address: "KafkaAddress",
+    partitions: Path,
+    name_servers: str,
+    metrics: tuple[str, int] | None,
+    *,
+    sasl: bool,
+    as_json: bool,
+) -> None:
     from tandemq.kafka.accounts import KafkaAccounts  # noqa: PLC0415  # as above
     from tandemq.kafka.cluster import ClusterReader  # noqa: PLC0415
     from tandemq.kafka.front import KafkaFront  # noqa: PLC0415
+    from tandemq.kafka.metrics import KafkaMonitoring  # noqa: PLC0415
     from tandemq.kafka.partitions import PartitionNumbers  # noqa: PLC0415
     from tandemq.kafka.server import KafkaServer, wait_for_signal  # noqa: PLC0415
 
@@ -119,18 +138,23 @@ async def _serve(address: "KafkaAddress", partitions: Path, name_servers: str, *
     tls = client_tls()
     cluster = ClusterReader(name_servers, tls)
     accounts = KafkaAccounts(lambda user: ClusterReader(name_servers, tls, user)) if sasl else None
-    server = KafkaServer(KafkaFront(cluster, numbers, (host, port), accounts), context)
+    front = KafkaFront(cluster, numbers, (host, port), accounts)
+    server = KafkaServer(front, context)
+    monitoring = None if metrics is None else KafkaMonitoring(metrics, front, server, cluster)
     try:
         await cluster.start(AUTO_CREATE_TOPIC)
         await server.start(listeners)
 
         def ready() -> None:
             where = f"{address.host}:{port}"
-            facts = json.dumps({"address": where, "pid": os.getpid()})
+            measured = {} if monitoring is None else {"metrics": monitoring.address}
+            facts = json.dumps({"address": where, "pid": os.getpid()} | measured)
             click.echo(facts if as_json else f"tandemq kafka at {where}")
 
         await wait_for_signal(ready)
     finally:
+        if monitoring is not None:
+            monitoring.close()
         await server.close()
         await cluster.close()
         if accounts is not None:

@@ -12,7 +12,8 @@ Source: Kafka's protocol guide; docs/guides/kafka-consumers.md.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tandemq.errors import AuthenticationError, NoRoute, ProtocolError, RemoteError, TandemError
@@ -102,16 +103,18 @@ class KafkaFront:
         self._address = address
         self._accounts = accounts
         self._versions: Versions = VERSIONS if accounts is None else VERSIONS | SASL_VERSIONS
-        self._shared = _Shared()
+        self.counts = FrontCounts()
+        self.requests: Counter[Api] = Counter()
+        """Requests answered, by kind."""
 
     @property
     def held_bytes(self) -> int:
         """Size of messages that wait for fetches."""
-        return self._shared.held
+        return self.counts.held
 
     def session(self) -> "FetchSession":
         """Return the state of a new connection."""
-        return FetchSession(self._cluster if self._accounts is None else None, self._numbers, self._shared)
+        return FetchSession(self._cluster if self._accounts is None else None, self._numbers, self.counts)
 
     def end(self, session: "FetchSession") -> None:
         """End a session: its connection has ended."""
@@ -148,15 +151,22 @@ class KafkaFront:
         elif api is Api.LIST_OFFSETS:
             questions = read_offsets(reader, version)
             _check_count(len(questions))
-            body = write_offsets(version, await asyncio.gather(*map(partial(self._offset, session.cluster), questions)))
+            offsets = await asyncio.gather(*map(partial(self._offset, session.cluster), questions))
+            self.counts.count_errors(answer.error for answer in offsets)
+            body = write_offsets(version, offsets)
         elif api is Api.FIND_COORDINATOR:
             body = write_coordinator(version, self._address)
         elif api is Api.PRODUCE:
-            body = _refuse_sends(*read_produce(reader))
+            refused = _refuse_sends(*read_produce(reader))
+            self.counts.count_errors(answer.error for answer in refused)
+            body = write_produce(refused)
         else:
             request = read_fetch(reader, version)
             _check_count(len(request.parts))
-            body = write_fetch(version, await session.fetch(request))
+            answers = await session.fetch(request)
+            self.counts.count_errors(answer.error for answer in answers)
+            body = write_fetch(version, answers)
+        self.requests[api] += 1
         start = WireWriter()
         start.int32(4 + len(body.data))
         start.int32(header.correlation_id)
@@ -169,7 +179,8 @@ class KafkaFront:
         try:
             session.cluster = await self._accounts.sign_in(token, await self._cluster.addresses())
         except AuthenticationError as error:
-            self._shared.warn("sign-in", error)
+            self.counts.warn("sign-in", error)
+            self.counts.count_errors([KafkaError.SASL_AUTHENTICATION_FAILED])
             await asyncio.sleep(FAILED_PAUSE_S)
             return KafkaError.SASL_AUTHENTICATION_FAILED, str(error)
         return KafkaError.NONE, None
@@ -199,20 +210,31 @@ class KafkaFront:
                 return OffsetAnswer(partition, KafkaError.NONE, -1, bounds.end if wanted == LATEST else bounds.first)
             offset = await cluster.at_time(queue, wanted)
         except TandemError as error:
-            self._shared.warn(queue.topic, error)
+            self.counts.warn(queue.topic, error)
             return OffsetAnswer(partition, _code_of(error), -1, -1)
         if offset >= bounds.end:
             return OffsetAnswer(partition, KafkaError.NONE, -1, -1)
         return OffsetAnswer(partition, KafkaError.NONE, wanted, offset)
 
 
-class _Shared:
-    """State of all sessions."""
+class FrontCounts:
+    """What all sessions have sent and hold."""
 
     def __init__(self) -> None:
+        """Begin at zero."""
         self.held = 0
         """Size of the messages that were pulled and wait for a fetch."""
+        self.messages = 0
+        """Messages sent to consumers."""
+        self.bytes = 0
+        """Bytes of these."""
+        self.errors: Counter[KafkaError] = Counter()
+        """Partitions and sign-ins answered with an error."""
         self._failures = Refusals()
+
+    def count_errors(self, found: Iterable[KafkaError]) -> None:
+        """Count what was answered, without NONE."""
+        self.errors.update(error for error in found if error is not KafkaError.NONE)
 
     def warn(self, what: str, error: TandemError) -> None:
         """Log an error, at most once a minute about the same topic or kind: consumers repeat what fails."""
@@ -224,11 +246,11 @@ class _Shared:
 class FetchSession:
     """Pulls of one connection: in flight, or ended with messages that wait for the next fetch."""
 
-    def __init__(self, cluster: ClusterReader | None, numbers: PartitionNumbers, shared: _Shared) -> None:
+    def __init__(self, cluster: ClusterReader | None, numbers: PartitionNumbers, counts: FrontCounts) -> None:
         """`cluster`: None until the consumer has signed in."""
         self.cluster = cluster
         self._numbers = numbers
-        self._shared = shared
+        self._counts = counts
         self._held = 0
         self._pulls: dict[tuple[MessageQueue, int], asyncio.Task[Pulled]] = {}
 
@@ -246,7 +268,7 @@ class FetchSession:
 
     def _hold(self, size: int) -> None:
         self._held += size
-        self._shared.held += size
+        self._counts.held += size
 
     async def fetch(self, request: FetchRequest) -> list[FetchAnswer]:
         """Return messages of the partitions as soon as there are `bytes_min` bytes, or an error; else when the wait
@@ -278,10 +300,13 @@ class FetchSession:
             return FetchAnswer(part.partition, KafkaError.NONE, -1, -1, b"")
         self._forget((queue, part.offset))
         try:
-            return _answer_of(part, task.result(), bytes_max)
+            answer, count = _answer_of(part, task.result(), bytes_max)
         except TandemError as error:
-            self._shared.warn(queue.topic, error)
+            self._counts.warn(queue.topic, error)
             return _refused(part.partition, _code_of(error))
+        self._counts.messages += count
+        self._counts.bytes += len(answer.batch)
+        return answer
 
     async def _wait(
         self, keys: Sequence[tuple[MessageQueue, int]], bytes_min: int, end_s: float, *, is_bulk: bool
@@ -323,7 +348,7 @@ class FetchSession:
     def _has_room(self, size: int) -> bool:
         """Return whether messages may be held: those of one pull in any case."""
         return not self._held or (
-            self._held + size <= RESPONSE_BYTES_MAX and self._shared.held + size <= HELD_BYTES_MAX
+            self._held + size <= RESPONSE_BYTES_MAX and self._counts.held + size <= HELD_BYTES_MAX
         )
 
 
@@ -349,11 +374,11 @@ def _bytes_of(task: asyncio.Task[Pulled]) -> int:
     return pulled.size
 
 
-def _answer_of(part: FetchPart, pulled: Pulled, bytes_max: int) -> FetchAnswer:
-    """Return the answer of a pull that has ended."""
+def _answer_of(part: FetchPart, pulled: Pulled, bytes_max: int) -> tuple[FetchAnswer, int]:
+    """Return the answer of a pull that has ended, and its number of messages."""
     first, end = pulled.bounds
     if pulled.is_outside:
-        return FetchAnswer(part.partition, KafkaError.OFFSET_OUT_OF_RANGE, end, first, b"")
+        return FetchAnswer(part.partition, KafkaError.OFFSET_OUT_OF_RANGE, end, first, b""), 0
     left = min(max(part.bytes_max, 1), bytes_max)
     messages, following = pulled.messages, pulled.following
     for at, message in enumerate(messages):
@@ -362,16 +387,17 @@ def _answer_of(part: FetchPart, pulled: Pulled, bytes_max: int) -> FetchAnswer:
             messages, following = messages[:at], message.queue_offset
             break
     if following <= part.offset:
-        return FetchAnswer(part.partition, KafkaError.NONE, end, first, b"")
-    return FetchAnswer(part.partition, KafkaError.NONE, end, first, encode_batch(messages, part.offset, following))
+        return FetchAnswer(part.partition, KafkaError.NONE, end, first, b""), 0
+    batch = encode_batch(messages, part.offset, following)
+    return FetchAnswer(part.partition, KafkaError.NONE, end, first, batch), len(messages)
 
 
 def _refused(partition: TopicPartition, error: KafkaError) -> FetchAnswer:
     return FetchAnswer(partition, error, -1, -1, b"")
 
 
-def _refuse_sends(acks: int, partitions: Sequence[TopicPartition]) -> WireWriter:
-    """Return the response to sends.
+def _refuse_sends(acks: int, partitions: Sequence[TopicPartition]) -> list[ProduceAnswer]:
+    """Return the answers to sends.
 
     Raises:
         ProtocolError: the producer awaits none, so its connection must tell it.
@@ -379,7 +405,7 @@ def _refuse_sends(acks: int, partitions: Sequence[TopicPartition]) -> WireWriter
     _check_count(len(partitions))
     if not acks:
         raise ProtocolError("sends are not served: this port is for consumers")
-    return write_produce([ProduceAnswer(one, KafkaError.TOPIC_AUTHORIZATION_FAILED) for one in partitions])
+    return [ProduceAnswer(one, KafkaError.TOPIC_AUTHORIZATION_FAILED) for one in partitions]
 
 
 def _code_of(error: TandemError) -> KafkaError:

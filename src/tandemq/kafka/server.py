@@ -106,6 +106,13 @@ class KafkaServer:
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusals = Refusals()
+        self.refused = 0
+        """Connections closed for what they sent, or since there were too many."""
+
+    @property
+    def connection_count(self) -> int:
+        """Number of open connections."""
+        return len(self._tasks)
 
     async def start(self, listeners: list[socket.socket]) -> None:
         """Accept connections."""
@@ -130,6 +137,7 @@ class KafkaServer:
 
     def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
         if len(self._tasks) >= CONNECTIONS_MAX:
+            self.refused += 1
             self._warn("", f"a connection is refused: there are {len(self._tasks)}")
             writer.transport.abort()
             return
@@ -152,6 +160,7 @@ class KafkaServer:
                 async with asyncio.timeout(REQUEST_S):
                     await writer.drain()
         except ProtocolError as error:
+            self.refused += 1
             self._warn(host, f"the connection of {peer} is closed: {error}")
         except NetworkError as error:
             self._warn(host, f"the connection of {peer} is closed, brokers do not answer: {error}")
