@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from random import Random
 
-from chaos import assignments, filters, grpc_clients, grpc_transactions, pops, timers, transactions
+from chaos import assignments, entries, filters, grpc_clients, grpc_transactions, pops, timers, transactions
 from chaos.beside import BesideClients
 from chaos.brokers import START_SECONDS, Broker
 from chaos.grpc_clients import GROUP as GRPC_GROUP
@@ -92,6 +92,7 @@ class Clients:
         self._drained = threading.Event()
         self.transacting = TransactionClient(world.name_server.address, TOPIC, self.history)
         self.filtered = filters.FilterHistory(recorder=recorder)
+        self.shown = entries.ShownEntries()
         self.popped = pops.PopHistory(elects=world.mode is Mode.ELECT, recorder=recorder)
         self.timers = timers.TimerFigures()
         proxies = {proxy.name: proxy.client_address for proxy in world.proxies}
@@ -123,6 +124,7 @@ class Clients:
             "pops": lambda: pops.consume(world.name_server.address, TOPIC, self.popped, self._drained),
             "gRPC consumer": lambda: self.grpc.consume(self._drained),
             "offsets": self._watch_offsets,
+            "entries": lambda: entries.read(self._addresses, TOPIC, QUEUES, self.shown, self._drained),
         }
         if recorder is not None:
             address = world.name_server.address
@@ -252,6 +254,10 @@ class Clients:
                     message.retry()
                 else:
                     message.ack()
+
+    def _addresses(self) -> list[str]:
+        """Return the addresses of the members that run, for clients."""
+        return [broker.address for broker in self._world.brokers if broker.is_running and broker.address]
 
     def _watch_offsets(self) -> None:
         while not self._drained.wait(0.2):
@@ -395,6 +401,7 @@ class Clients:
         due = self._due()
         found = [text for known in self.all_transactions() for text in known.check(self.history.bodies)]
         found += [text for group in (self.filtered, self.popped, self.grpc.popped) for text in group.check(due)]
+        found += self.shown.violations
         return ends + unfinished + found
 
 

@@ -27,9 +27,11 @@ from chaos.rights import rights
 from chaos.stores import check
 from chaos.world import World
 from tandemq.coordination.registry.records import Mode
+from tandemq.run.children import synced_slaves
 from tandemq.run.ports import Setting
 from tests.interop.grpc_proxies import OurProxy
-from tests.interop.java import Value
+from tests.interop.java import Value, wait_until
+from tests.interop.ours import OurBroker
 from tests.interop.peers import broker, name_server, start_registered
 
 OURS, ELECT = "ours", "elect"
@@ -39,6 +41,8 @@ KINDS = ("apart", *FIXED_KINDS, "switch")
 """Kinds of faults of an elected group."""
 SESSION_S = 2.0
 """Session of a broker at its registry, by default."""
+_WHOLE_S = 60
+"""How long a slave may take to get all bytes."""
 _SHARES = (0.25, 0.5, 1.0)
 """A fault lasts one of these shares of the longest time."""
 _TRANSACTIONS: dict[str, int] = {
@@ -277,8 +281,18 @@ class Pair:
         self._master.sigcont()
 
     def end(self) -> list[str]:
-        """Return nothing: what runs is ended with the context."""
-        return []
+        """See `Group`; stores of Java's brokers are not verified."""
+        if not isinstance(self._master, OurBroker) or not isinstance(self._slave, OurBroker):
+            return []
+        try:
+            wait_until(
+                lambda: synced_slaves(self._master.address) == 1, what="the slave has all bytes", within_s=_WHOLE_S
+            )
+        except TimeoutError:
+            return [f"I14: {self._slave.name} does not have all bytes {_WHOLE_S} s after the clients ended"]
+        members = self._master, self._slave
+        found = [f"I16: {one.name} did not stop cleanly" for one in members if one.stop()]
+        return found + check([one.store for one in members])[0]
 
     def __enter__(self) -> Self:
         """Start everything."""

@@ -173,7 +173,8 @@ def run(
     report |= {"faults": faults.done, "seconds": round(time.monotonic() - begun, 1)}
     report |= history.report() | {"transactions": clients.transacting.transactions.report()}
     report |= {"grpc": clients.grpc.report(), "grpc_transactions": clients.grpc_transacting.report()}
-    report |= {"pops": clients.popped.report(), "filter": clients.filtered.report(), "timers": clients.timers.report()}
+    report |= {"pops": clients.popped.report(), "filter": clients.filtered.report()}
+    report |= {"entries": clients.shown.report(), "timers": clients.timers.report()}
     if clients.beside is not None:
         report["beside"] = clients.beside.history.report()
         violations += [f"{text} (the other shard)" for text in clients.beside.history.violations]
@@ -258,6 +259,7 @@ def check_stores(
         for known in clients.all_transactions():
             found += known.check_log(first.name, messages, *told)
         found += clients.filtered.check_log(first.name, messages)
+        found += clients.shown.check_log(first.name, messages)
         found += timers.check_log(first.name, messages, timed, clients.timers)
     except TandemError as error:
         return [f"I10: the stores cannot be checked: {error}"]

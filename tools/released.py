@@ -11,7 +11,6 @@ packages have the hashes of that commit's lock files. Exit status 1: it could no
 """
 
 import argparse
-import fcntl
 import hashlib
 import json
 import os
@@ -22,12 +21,12 @@ import sys
 import tarfile
 import tomllib
 import venv
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from tools.file_lock import file_lock
 from tools.server_environment import BUILDERS, EXTRAS, LOCKS, locked, server_requirements
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,15 +178,6 @@ def _pip(python: Path, *words: str | Path) -> None:
     run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", *words)
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process at a time make an environment."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def install(release: Release, directory: Path = ENVIRONMENTS) -> Installed:
     """Install a release, unless it is installed for this Python.
 
@@ -198,7 +188,7 @@ def install(release: Release, directory: Path = ENVIRONMENTS) -> Installed:
     command = target / "environment" / "bin"
     made = Installed(**asdict(release), python=str(command / "python"), tandemq=str(command / "tandemq"))
     mark, facts = target / "installed.json", json.dumps({**asdict(made), "for": sys.version})
-    with _locked(target.with_suffix(".lock")):
+    with file_lock(target.with_suffix(".lock")):
         if not mark.exists() or mark.read_text(encoding="utf-8") != facts:
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir()
@@ -213,7 +203,7 @@ def entry(commit: str, directory: Path) -> str:
     """Return the entry of releases.toml for a commit."""
     full = run("git", "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}").strip()
     target = directory / f"record-{full[:12]}"
-    with _locked(target.with_suffix(".lock")):
+    with file_lock(target.with_suffix(".lock")):
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
         wheel = _install(target, full)

@@ -4,7 +4,6 @@ Built from a copy of the tracked files, so that nothing a working tree has lying
 index: the new environment borrows its dependencies from the one that runs the tests.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.engine import NAME
+from tools.file_lock import file_lock
 
 pytestmark = pytest.mark.timeout(900)
 """The compiler may share its processor with two other tests."""
@@ -48,8 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the wheel, built from the tracked files alone; once, by the worker of pytest that needs it first."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with (shared / "wheel.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with file_lock(shared / "wheel.lock"):
         target = shared / "dist"
         if not target.exists():
             build_wheel(tmp_path_factory.mktemp("source"), partial := tmp_path_factory.mktemp("dist"))

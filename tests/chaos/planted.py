@@ -16,11 +16,13 @@ from typing import Any
 from chaos import broken
 from tandemq.broker.features.scrub import repair
 from tandemq.broker.ha.metadata_stream import MetadataStream
+from tandemq.broker.kernel import kernel
 from tandemq.cli.main import main as tandemq
 from tandemq.coordination.member import older_record
 from tandemq.coordination.member.handover import Handover
 from tandemq.coordination.registry import view
 from tandemq.coordination.registry.embedded import EmbeddedRegistry
+from tandemq.errors import StoreDamaged
 from tandemq.real import disk
 from tandemq.real.loop import Loop
 from tandemq.run.restarted_child import RestartedChild
@@ -119,9 +121,22 @@ def _fail_without_descriptors() -> None:
 
 
 def _believe_derived_files() -> None:
-    """Take files that a start could rebuild for complete."""
-    for check in ("_must_rebuild", "_index_missing", "_lacks_keys", "_lacks_beginning", "_begins_late"):
-        setattr(recovery, check, lambda *_: False)
+    """Take queues that a start could rebuild for complete."""
+    recovery._rebuild_queues = lambda *_, **__: 0
+    recovery._empty_queues = lambda *_: None
+
+
+def _start_after_clean_stops_only() -> None:
+    """Do not start with a store that was not closed."""
+    open_store = recovery.open_store
+
+    def reopened(*args: Any) -> Any:
+        opened, found = open_store(*args)
+        if opened.log.end and not found.clean:
+            raise StoreDamaged("it was not closed")
+        return opened, found
+
+    kernel.open_store = reopened  # type: ignore[attr-defined, assignment]  # that is the defect
 
 
 def _leave_dead() -> None:
@@ -152,6 +167,7 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "hangs-without-memory": _hang_without_memory,
     "ends-when-the-clock-goes-back": _end_with_the_clock,
     "fails-without-descriptors": _fail_without_descriptors,
+    "starts-after-clean-stops-only": _start_after_clean_stops_only,
     "believes-derived-files": _believe_derived_files,
     "leaves-dead": _leave_dead,
     "shards-end-with-parent": _let_shards_end,

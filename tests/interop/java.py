@@ -12,7 +12,6 @@ Environment: TANDEMQ_JAVA_CACHE (where jars are kept; default `build/java` of th
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import re
@@ -22,10 +21,11 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Literal, Self, TypeVar
+
+from tools.file_lock import file_lock
 
 Kind = Literal[
     "client",
@@ -191,7 +191,7 @@ class JavaJars:
         directory = cls.cache() / f"{kind}-{version}"
         if directory.is_dir():
             return directory
-        with _locked(cls.cache() / ".lock"):
+        with file_lock(cls.cache() / ".lock"):
             if not directory.is_dir():
                 cls._download(kind, version, directory)
         return directory
@@ -224,14 +224,6 @@ class JavaJars:
     def class_path(cls, kind: Kind, version: str, *first: Path) -> str:
         """A class path: `first`, then the jars."""
         return os.pathsep.join(map(str, [*first, cls.resolve(kind, version) / "*"]))
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def java_executable(name: str = "java") -> str:

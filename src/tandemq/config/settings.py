@@ -601,6 +601,8 @@ class ProxyConfig(MonitoringConfig):
     """File of the brokers' secret of replication, which proves the same without such a user."""
     processes: int = _setting("processes", 1)
     """Number of processes that share the port. A client stays with one of them while its connection lasts."""
+    invisible_ms_min: int = _setting("minInvisibleTimeMillsForRecv", 10_000, "ms")
+    """Shortest time for which received messages are invisible to other consumers."""
     clients_max: int = _setting("clientsMax", 20_000)
     """Maximum number of clients of one process that have sent their settings."""
     connections_max: int = _setting("maxConnections", 50_000)

@@ -22,6 +22,7 @@ from tandemq.config.settings import (
     parse_delay_levels,
 )
 from tandemq.errors import ConfigError, LocalError
+from tandemq.model.pop import INVISIBLE_MS_MAX
 from tandemq.model.topic import FORBIDDEN_FOR_SENDING, topic_name_error
 from tandemq.registry import parse_address
 
@@ -388,6 +389,8 @@ def _proxy_problems(config: ProxyConfig) -> Iterator[Problem]:
     for name in ("clients_max", "connections_max"):
         if getattr(config, name) < 1:
             yield name, f"{getattr(config, name)} is too small; the smallest is 1"
+    if not 1 <= config.invisible_ms_min <= INVISIBLE_MS_MAX:
+        yield "invisible_ms_min", f"{config.invisible_ms_min} is outside 1 to {INVISIBLE_MS_MAX}"
     if not 1 <= config.processes <= PROCESSES_MAX:
         yield "processes", f"{config.processes} is outside 1 to {PROCESSES_MAX}"
     elif config.processes > 1 and not config.listen_port:

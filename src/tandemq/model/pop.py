@@ -16,6 +16,8 @@ REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 """Group whose offsets are the progress in the revive topic."""
 ORDERED_QUEUE = 999
 """Instead of a revive queue in handles of ordered pops."""
+INVISIBLE_MS_MAX = 12 * 3_600_000
+"""Longest invisible time of messages that gRPC clients receive."""
 MESSAGES_MAX = 32
 """Maximum number of messages of one pop."""
 ANY_QUEUE = -1

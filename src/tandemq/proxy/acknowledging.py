@@ -12,6 +12,7 @@ from tandemq.client.core.operations import Steps, current_time, refusal
 from tandemq.errors import TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.pop import INVISIBLE_MS_MAX
 from tandemq.proxy.brokers import TRY_MS, Brokers
 from tandemq.proxy.handles import (
     Receipt,
@@ -34,7 +35,6 @@ from tandemq.proxy.protocol.messaging_pb2 import (
     ForwardMessageToDeadLetterQueueResponse,
     Status,
 )
-from tandemq.proxy.receiving import INVISIBLE_MS_MAX
 from tandemq.proxy.renewals import Renewals
 from tandemq.proxy.status import OK, CallRefused, common_status, status_of
 from tandemq.proxy.times import milliseconds

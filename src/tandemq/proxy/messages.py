@@ -45,6 +45,7 @@ ENCODED_BYTES_MAX = 20 * 1024
 GROUP_BYTES_MAX = 64
 IMMUNITY_S_MAX = 3_600
 PRIORITY_MAX = INT32_MAX
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 _CONTROL = re.compile(r"[\x00\x03-\x1f\x7f-\x9f]")
 """Control characters but the two that separate properties."""
 YEAR_10000_MS = 253_402_300_800_000
@@ -55,6 +56,8 @@ BORN_TIMESTAMP = "BORN_TIMESTAMP"
 TRACE_CONTEXT = "TRACE_CONTEXT"
 DEAD_LETTER_TOPIC = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_ID = "DLQ_ORIGIN_MESSAGE_ID"
+OPAQUE_BODY = "TANDEM_OPAQUE_BODY"
+"""Property of messages whose body is what the client calls gzip, and is not: consumers of this protocol get it so."""
 RESERVED = frozenset(
     {
         *MEANINGS,
@@ -72,6 +75,7 @@ RESERVED = frozenset(
         TRACE_CONTEXT,
         DEAD_LETTER_TOPIC,
         DEAD_LETTER_ID,
+        OPAQUE_BODY,
         "BUYER_ID",
         "TRANSFER_FLAG",
         "CORRECTION_FLAG",
@@ -137,9 +141,12 @@ def prepare(message: Message, topic: str, peer: str) -> Prepared:
     pairs[BORN_HOST] = system.born_host or peer.rpartition(":")[0]
     if system.HasField("born_timestamp"):
         pairs[BORN_TIMESTAMP] = str(milliseconds(system.born_timestamp))
+    body, is_opaque = _body(message)
+    if is_opaque:
+        pairs[OPAQUE_BODY] = "GZIP"
     text = names.encode_properties(own | pairs)
     _check_text(text, len(own) + len(pairs), own, system)
-    return Prepared(topic, kind, system.message_id, _body(message), text, system.message_group if kind == FIFO else "")
+    return Prepared(topic, kind, system.message_id, body, text, system.message_group if kind == FIFO else "")
 
 
 def kind_of(system: SystemProperties) -> MessageType:
@@ -213,22 +220,32 @@ def _check_text(text: str, count: int, own: dict[str, str], system: SystemProper
         raise CallRefused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
 
 
-def _body(message: Message) -> bytes:
-    """Return the body, decompressed: consumers on the remoting protocol do not know gzip."""
-    body = message.body
+def _body(message: Message) -> tuple[bytes, bool]:
+    """Return the body, decompressed: consumers on the remoting protocol do not know gzip.
+
+    Also returned: whether it is stored as it is although the client calls it gzip; RocketMQ's proxies look at no body.
+    """
+    body, is_opaque = message.body, False
     if message.system_properties.body_encoding == GZIP:
-        inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
-        try:
-            body = inflater.decompress(body, BODY_BYTES_MAX + 1)
-        except zlib.error as error:
-            raise CallRefused(Code.MESSAGE_CORRUPTED, f"the body is not compressed with gzip: {error}") from error
-        if len(body) <= BODY_BYTES_MAX and (not inflater.eof or inflater.unused_data):
-            raise CallRefused(Code.MESSAGE_CORRUPTED, "the compressed body is cut, or bytes follow it")
+        inflated = _inflated(body)
+        is_opaque = inflated is None
+        body = body if inflated is None else inflated
     if not body:
         raise CallRefused(Code.MESSAGE_BODY_EMPTY, "the message has no body")
     if len(body) > BODY_BYTES_MAX:
         raise CallRefused(Code.MESSAGE_BODY_TOO_LARGE, f"the body has more than {BODY_BYTES_MAX} bytes")
-    return body
+    return body, is_opaque
+
+
+def _inflated(data: bytes) -> bytes | None:
+    """Return bytes decompressed, at most one more than allowed; None if they are not one stream of gzip or zlib."""
+    inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
+    try:
+        body = inflater.decompress(data, BODY_BYTES_MAX + 1)
+    except zlib.error:
+        return None
+    is_whole = inflater.eof and not inflater.unused_data
+    return body if is_whole or len(body) > BODY_BYTES_MAX else None
 
 
 def received(stored: StoredMessage, topic: Resource, handle: str, attempt: int) -> Message:
@@ -249,7 +266,7 @@ def received(stored: StoredMessage, topic: Resource, handle: str, attempt: int) 
     system.keys.extend(stored.keys)
     system.body_digest.type = MD5
     system.body_digest.checksum = md5(stored.body, usedforsecurity=False).hexdigest().upper()
-    system.body_encoding = IDENTITY
+    system.body_encoding = GZIP if OPAQUE_BODY in properties else IDENTITY
     system.message_type = _stored_kind(properties)
     system.born_host = get(BORN_HOST) or stored.born_host.rpartition(":")[0]
     system.store_host = stored.store_host

@@ -73,7 +73,7 @@ class ProxyNode:
         transactions = self._transactions = GrpcTransactions(self.client, brokers, self._clients.tell_producer)
         producer = self.client.producer(producer_options(PRODUCER_GROUP))
         sending = Sending(brokers, producer, transactions)
-        receiving = Receiving(routes, brokers, renewals, self._clients.seen)
+        receiving = Receiving(routes, brokers, renewals, self._clients.seen, config.invisible_ms_min)
         acknowledging = Acknowledging(brokers, renewals)
         access = self._access = ProxyAccess(config, routes)
         commands = self.commands = ClientCommands(

@@ -33,7 +33,7 @@ from tandemq.model.group import (
     parse_tag_expression,
 )
 from tandemq.model.message import StoredMessage
-from tandemq.model.pop import MESSAGES_MAX
+from tandemq.model.pop import INVISIBLE_MS_MAX, MESSAGES_MAX
 from tandemq.proxy.brokers import Brokers
 from tandemq.proxy.handles import Receipt, ack_request, dead_letter_request
 from tandemq.proxy.messages import received
@@ -46,8 +46,6 @@ from tandemq.proxy.times import milliseconds
 log = logging.getLogger(__name__)
 RENEWED_INVISIBLE_MS = 60_000
 """Invisible time of messages whose handles the proxy renews."""
-INVISIBLE_MS_MIN = 10_000
-INVISIBLE_MS_MAX = 12 * 3_600_000
 POLL_MS_DEFAULT = 15_000
 POLL_MS_MAX = 20_000
 POLL_MARGIN_MS = 500
@@ -80,8 +78,8 @@ class Received(NamedTuple):
     is_renewed: bool = False
 
 
-def parse_pop(query: ReceiveMessageRequest) -> Pop:
-    """Return what a request asks for.
+def parse_pop(query: ReceiveMessageRequest, invisible_ms_min: int) -> Pop:
+    """Return what a request asks for. `invisible_ms_min`: shortest invisible time.
 
     Raises:
         CallRefused: it is invalid.
@@ -91,9 +89,9 @@ def parse_pop(query: ReceiveMessageRequest) -> Pop:
         invisible_ms = RENEWED_INVISIBLE_MS
     else:
         invisible_ms = milliseconds(query.invisible_duration)
-        if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
-            what = "small" if invisible_ms < INVISIBLE_MS_MIN else "large"
-            text = f"the invisibleTime is too {what}: {invisible_ms}, not {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX} ms"
+        if not invisible_ms_min <= invisible_ms <= INVISIBLE_MS_MAX:
+            what = "small" if invisible_ms < invisible_ms_min else "large"
+            text = f"the invisibleTime is too {what}: {invisible_ms}, not {invisible_ms_min} to {INVISIBLE_MS_MAX} ms"
             raise CallRefused(Code.ILLEGAL_INVISIBLE_TIME, text)
     expression = query.filter_expression.expression or SUBSCRIBE_ALL
     kind = SQL_EXPRESSION if query.filter_expression.type == FilterType.SQL else TAG_EXPRESSION
@@ -123,7 +121,14 @@ def _tags_of(expression: str) -> frozenset[str] | None:
 class Receiving:
     """Pops for clients."""
 
-    def __init__(self, routes: Routes, brokers: Brokers, renewals: Renewals, seen: Callable[[str, Now], bool]) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        brokers: Brokers,
+        renewals: Renewals,
+        seen: Callable[[str, Now], bool],
+        invisible_ms_min: int,
+    ) -> None:
         """Begin.
 
         Args:
@@ -131,8 +136,10 @@ class Receiving:
             brokers: the brokers.
             renewals: of the handles that the proxy keeps alive.
             seen: notes that a client lives; returns whether its end will be noticed.
+            invisible_ms_min: shortest invisible time.
         """
         self._routes = routes
+        self._invisible_ms_min = invisible_ms_min
         self._seen = seen
         self._brokers = brokers
         self._renewals = renewals
@@ -147,7 +154,7 @@ class Receiving:
             CallRefused: the request is invalid.
             TandemError: the broker refuses it, or does not respond.
         """
-        pop = parse_pop(query)
+        pop = parse_pop(query, self._invisible_ms_min)
         if not pop.broker:
             pop = pop._replace(broker=(yield from self._next_broker(pop.topic)))
         config = yield from self._brokers.group(pop.group, pop.topic, caller.deadline_ms)

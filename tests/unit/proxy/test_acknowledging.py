@@ -1,8 +1,8 @@
 """AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue: what ends, what comes back, what is refused."""
 
+from tandemq.model.pop import INVISIBLE_MS_MAX
 from tandemq.proxy.acknowledging import ENTRIES_MAX
 from tandemq.proxy.protocol import messaging_pb2 as pb
-from tandemq.proxy.receiving import INVISIBLE_MS_MAX
 from tests.unit.proxy.cluster import Client, ProxyCluster, ack_request, code, message, resource
 
 LATER_MS = 40_000

@@ -1,6 +1,7 @@
 """Messages between the two forms: what is stored, what is refused, what clients receive."""
 
 import gzip
+import zlib
 from hashlib import md5
 from typing import Any
 
@@ -11,6 +12,7 @@ from tandemq.model.message import StoredMessage, decode_properties
 from tandemq.proxy.messages import (
     BODY_BYTES_MAX,
     ENCODED_BYTES_MAX,
+    OPAQUE_BODY,
     PROPERTIES_MAX,
     PROPERTY_BYTES_MAX,
     RESERVED,
@@ -195,10 +197,17 @@ def gzipped(body: bytes) -> pb.Message:
 def test_compressed_bodies_are_stored_as_what_they_hold() -> None:
     for body in (b"x", bytes(BODY_BYTES_MAX)):
         assert prepare(gzipped(body), "T", PEER).body == body
+    zipped = message("T", zlib.compress(b"x" * 1000), body_encoding=pb.Encoding.GZIP)
+    assert prepare(zipped, "T", PEER).body == b"x" * 1000
+
+
+def test_bodies_that_are_not_compressed_as_they_say_are_stored_as_they_are() -> None:
     whole = gzipped(b"x" * 1000)
     for broken in (whole.body[:-1], whole.body[:-9], b"x" * 100, whole.body + b"more", whole.body * 2):
-        given = message("T", broken, body_encoding=pb.Encoding.GZIP)
-        assert refusal_of(given) == "MESSAGE_CORRUPTED", broken[:30]
+        prepared = prepare(message("T", broken, body_encoding=pb.Encoding.GZIP), "T", PEER)
+        assert prepared.body == broken
+        assert decode_properties(prepared.properties)[OPAQUE_BODY] == "GZIP"
+    assert OPAQUE_BODY not in decode_properties(prepare(whole, "T", PEER).properties)
 
 
 def test_any_stored_message_can_be_received() -> None:

@@ -5,15 +5,19 @@ from random import Random
 import pytest
 
 from tandemq.broker.features.pulls import processor as pulls
+from tandemq.config.settings import ProxyConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import encode_properties
+from tandemq.model.pop import INVISIBLE_MS_MAX
 from tandemq.proxy import receiving
 from tandemq.proxy.protocol import messaging_pb2 as pb
-from tandemq.proxy.receiving import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, parse_pop
+from tandemq.proxy.receiving import parse_pop
 from tandemq.proxy.status import CallRefused
 from tests.spec import spec
 from tests.unit.proxy.cluster import Client, ProxyCluster, code, message, receive_request, resource
+
+INVISIBLE_MS_MIN = ProxyConfig().invisible_ms_min
 
 
 def begun(*bodies: bytes, groups: int = 1, tag: str = "") -> tuple[ProxyCluster, Client]:
@@ -74,10 +78,18 @@ def test_invalid_requests_are_refused() -> None:
     assert client.receive("G", "T").bodies == [b"1"]
 
 
+def test_the_shortest_invisible_time_is_a_setting() -> None:
+    cluster = ProxyCluster(proxy={"invisible_ms_min": 3})
+    cluster.topic("T")
+    client = cluster.client()
+    assert client.receive("G", "T", invisible_ms=2).code == "ILLEGAL_INVISIBLE_TIME"
+    assert client.receive("G", "T", invisible_ms=3).code == "MESSAGE_NOT_FOUND"
+
+
 @pytest.mark.parametrize(("ms", "word"), [(INVISIBLE_MS_MIN - 1, "small"), (INVISIBLE_MS_MAX + 1, "large")])
 def test_an_invisible_time_out_of_bounds_is_told_with_the_bounds(ms: int, word: str) -> None:
     with pytest.raises(CallRefused) as refused:
-        parse_pop(receive_request("G", "T", invisible_ms=ms))
+        parse_pop(receive_request("G", "T", invisible_ms=ms), INVISIBLE_MS_MIN)
     assert str(refused.value) == f"the invisibleTime is too {word}: {ms}, not 10000 to 43200000 ms"
 
 

@@ -164,6 +164,18 @@ def test_large_bodies_reach_the_broker_compressed_and_consumers_as_they_were() -
     assert client.receive("G", "T").bodies == [body, body]
 
 
+def test_consumers_get_a_body_that_is_not_compressed_as_its_sender_says_as_it_was_sent() -> None:
+    cluster = ProxyCluster()
+    cluster.topic("T")
+    client = cluster.client()
+    body = b"0123456789" * 20_000
+    assert code(client.send(message("T", body, body_encoding=pb.Encoding.GZIP)).status) == "OK"
+    (found,) = client.receive("G", "T").messages
+    assert found.body == body
+    assert found.system_properties.body_encoding == pb.Encoding.GZIP
+    assert not found.user_properties
+
+
 def test_bodies_of_a_request_have_a_limit_together() -> None:
     """A request of some KiB could ask for GiB otherwise."""
     cluster = ProxyCluster()

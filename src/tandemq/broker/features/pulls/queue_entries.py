@@ -3,6 +3,9 @@
 Source: docs/internals/storage.md, "Consume queue", "record".
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from tandemq.boundary import Now
 from tandemq.broker.features.pulls.engine_pulls import BULK_BYTES_MAX
 from tandemq.broker.features.pulls.processor import PullPath
@@ -24,6 +27,10 @@ ENTRIES_MAX = 16_384
 """Maximum number of entries in one response, 320 KiB."""
 HEADS_MAX = 512
 """Maximum number of messages without bodies in one response, 2 ms."""
+_OUTSIDE = "the queue has no message at this offset"
+_Bounds = dict[str, str]
+"""Fields of a response: first offset and end of a queue."""
+_Read = Callable[[QueueEntriesFields, ConsumeQueue, _Bounds], bytes]
 
 
 class QueueEntryReads(Feature):
@@ -43,49 +50,56 @@ class QueueEntryReads(Feature):
         }
 
     def _on_entries(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        fields = read_fields(QueueEntriesFields, command.fields)
-        found = self._find(command, fields)
-        if isinstance(found, Command):
-            return found
-        queue, bounds = found
-        count = max(1, min(fields.count, ENTRIES_MAX, int(bounds["maxOffset"]) - fields.index))
-        return command.answer(ResponseCode.SUCCESS, fields=bounds, body=queue.read(fields.index, count))
+        return self._answer(command, self._entries)
 
     def _on_heads(self, link: Link, command: Command, _now: Now) -> Command | None:
+        return self._answer(command, partial(self._heads, link))
+
+    def _answer(self, command: Command, read: _Read) -> Command:
         fields = read_fields(QueueEntriesFields, command.fields)
-        found = self._find(command, fields)
-        if isinstance(found, Command):
-            return found
-        queue, bounds = found
+        try:
+            queue, bounds = self._find(fields)
+            body = read(fields, queue, bounds)
+        except PullRefused as refused:
+            return command.answer(refused.code, remark=refused.remark, fields=refused.fields)
+        return command.answer(ResponseCode.SUCCESS, fields=bounds, body=body)
+
+    def _find(self, fields: QueueEntriesFields) -> tuple[ConsumeQueue, _Bounds]:
+        """Return the queue of a request and its bounds.
+
+        Raises:
+            PullRefused: it may not be read, or has no such offset.
+        """
+        if fields.topic in self._static:
+            remark = f"{fields.topic} is a static topic: pull its messages"
+            raise PullRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        self._pulls.check_readable()
+        self._pulls.checks.topic(fields.topic)
+        queue = self._store.queues.get((fields.topic, fields.queue_id))
+        start, end = (0, 0) if queue is None else (queue.min_offset, self._pulls.visible_end(queue))
+        bounds = {"minOffset": str(start), "maxOffset": str(end)}
+        if queue is None or not start <= fields.index < end:
+            raise PullRefused(ResponseCode.PULL_OFFSET_MOVED, _OUTSIDE, fields=bounds)
+        return queue, bounds
+
+    def _entries(self, fields: QueueEntriesFields, queue: ConsumeQueue, bounds: _Bounds) -> bytes:
+        count = max(1, min(fields.count, ENTRIES_MAX, int(bounds["maxOffset"]) - fields.index))
+        return queue.read(fields.index, count)
+
+    def _heads(self, link: Link, fields: QueueEntriesFields, queue: ConsumeQueue, bounds: _Bounds) -> bytes:
+        """Return messages without bodies, and add to the bounds where the next one is."""
         if not self._pulls.has_room(link.number):
-            return command.answer(ResponseCode.SYSTEM_BUSY, remark="this connection has no room for messages")
+            raise PullRefused(ResponseCode.SYSTEM_BUSY, "this connection has no room for messages")
         count = max(1, min(fields.count, HEADS_MAX))
         try:
             messages = self._pulls.read(
                 queue, fields.index, ALL_MESSAGES, count, bytes_max=BULK_BYTES_MAX, may_wait=self._store.waits_allowed
             )
-        except OffsetGone:
-            return command.answer(ResponseCode.PULL_OFFSET_MOVED, fields=bounds)
+        except OffsetGone as error:
+            raise PullRefused(ResponseCode.PULL_OFFSET_MOVED, _OUTSIDE, fields=bounds) from error
         if not messages.number:
             remark = "there is no message at this queue offset: pull it"
-            return command.answer(ResponseCode.PULL_RETRY_IMMEDIATELY, remark=remark, fields=bounds)
+            raise PullRefused(ResponseCode.PULL_RETRY_IMMEDIATELY, remark, fields=bounds)
         self._pulls.note_sent(link.number, messages)
         bounds["nextBeginOffset"] = str(messages.next_offset)
-        return command.answer(ResponseCode.SUCCESS, fields=bounds, body=without_bodies(b"".join(messages.buffers)))
-
-    def _find(self, command: Command, fields: QueueEntriesFields) -> tuple[ConsumeQueue, dict[str, str]] | Command:
-        """Return the queue of a request and its bounds, or a refusal."""
-        if fields.topic in self._static:
-            remark = f"{fields.topic} is a static topic: pull its messages"
-            return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
-        try:
-            self._pulls.check_readable()
-            self._pulls.checks.topic(fields.topic)
-        except PullRefused as refused:
-            return command.answer(refused.code, remark=refused.remark, fields=refused.fields)
-        queue = self._store.queues.get((fields.topic, fields.queue_id))
-        start, end = (0, 0) if queue is None else (queue.min_offset, self._pulls.visible_end(queue))
-        bounds = {"minOffset": str(start), "maxOffset": str(end)}
-        if queue is None or not start <= fields.index < end:
-            return command.answer(ResponseCode.PULL_OFFSET_MOVED, fields=bounds)
-        return queue, bounds
+        return without_bodies(b"".join(messages.buffers))
