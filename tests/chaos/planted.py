@@ -120,12 +120,6 @@ def _fail_without_descriptors() -> None:
     disk._SCARCE = ()  # type: ignore[assignment]  # that is the defect
 
 
-def _believe_derived_files() -> None:
-    """Take queues that a start could rebuild for complete."""
-    recovery._rebuild_queues = lambda *_, **__: 0
-    recovery._empty_queues = lambda *_: None
-
-
 def _start_after_clean_stops_only() -> None:
     """Do not start with a store that was not closed."""
     open_store = recovery.open_store
@@ -168,7 +162,6 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "ends-when-the-clock-goes-back": _end_with_the_clock,
     "fails-without-descriptors": _fail_without_descriptors,
     "starts-after-clean-stops-only": _start_after_clean_stops_only,
-    "believes-derived-files": _believe_derived_files,
     "leaves-dead": _leave_dead,
     "shards-end-with-parent": _let_shards_end,
 }

@@ -36,7 +36,9 @@ PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 _NO_PAGE = bytes(PAGE_BYTES)
 CACHE_BLOCK_BYTES = 1 << 18
+"""The page cache has such a block of a file, or lacks it."""
 CACHED_MS = 2_000
+"""How long it has the same blocks, but for those that are read from the device."""
 WRITTEN_BACK = 1 / 8
 """Probability that the kernel wrote a changed page to the device before a change at a later time."""
 
