@@ -40,8 +40,9 @@ _READABLE_CODES = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
-INFLATED_MAX = 16 << 20
-"""Bytes of decompressed bodies of one pull."""
+INFLATED_MAX = 1 << 20
+"""Bytes of decompressed bodies of one pull: what one of eight partitions may have in a response. The rest of what a
+broker returned is pulled again, since it would be decompressed in vain."""
 ANSWER_MS = 3_000
 """Timeout of a pull beyond the time for which it is held."""
 
