@@ -42,7 +42,7 @@ _READABLE_CODES = (
 )
 INFLATED_MAX = 1 << 20
 """Bytes of decompressed bodies of one pull: what one of eight partitions may have in a response. The rest of what a
-broker returned is pulled again, since it would be decompressed in vain."""
+broker returned is pulled again: a response could not take it."""
 ANSWER_MS = 3_000
 """Timeout of a pull beyond the time for which it is held."""
 
