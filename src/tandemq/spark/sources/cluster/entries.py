@@ -25,7 +25,8 @@ from tandemq.spark.sources.cluster.plan import QueueRange
 
 ENTRIES_PER_REQUEST = 16_384
 HEADS_PER_RESPONSE = 512
-"""Messages without bodies in a response of a broker, which reads 1 MiB for it: so many are smaller than 2 KiB."""
+"""Maximum number of messages in a response without bodies. A broker reads at most 1 MiB of records for one, so the
+records of a full response have less than 2 KiB on average."""
 _ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
 _KINDS: dict[str, pa.DataType] = {
     "topic": pa.string(),
