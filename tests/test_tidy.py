@@ -137,6 +137,10 @@ def is_ignored(path: Path) -> bool:
     )
 
 
+DIRECTORIES = {".ci", ".github", *"bench chaos deploy docs examples judge lab src tests tools".split()}
+"""Directories of the repository. A store that a process of a test wrote into its working directory is none."""
+
+
 @cache
 def tracked() -> tuple[Path, ...]:
     """Files of the repository as git sees them, new ones included; without git, all that are not hidden or ignored."""
@@ -461,6 +465,11 @@ def test_nothing_is_left_to_do_and_no_place_is_named() -> None:
     texts = [p for p in tracked() if p.suffix not in {".png", ".gz", ".zip", ".bin", ".class", ".jar"}]
     texts = [p for p in texts if "golden" not in p.parts]
     assert not gather(texts, lambda p: text_complaints(p.read_text(encoding="utf-8")))
+
+
+def test_processes_of_tests_leave_nothing_in_the_tree() -> None:
+    directories = {name_of(path).partition("/")[0] for path in tracked() if path.parent != ROOT}
+    assert directories == DIRECTORIES
 
 
 def test_paths_that_are_named_exist() -> None:
