@@ -19,7 +19,6 @@ from typing import Any
 from chaos import damaged_log, damaged_tables
 from chaos.brokers import Broker
 from chaos.world import World
-from tandemq.errors import TandemError
 
 _LOG_KINDS = ("bytes", "empty", "cut", "zeroed", "missing")
 _SAFETY = re.compile(
@@ -43,7 +42,9 @@ class BeyondFaults:
     def log(self, broker: Broker, seconds: float, random: Random) -> dict[str, Any]:
         """Lose bytes of a file of the commit log, or all of them."""
         broker.kill()
-        files = sorted((broker.judged_store / "commitlog").iterdir())
+        files = sorted((broker.judged_store / "commitlog").glob("*"))
+        if not files:  # it has just got an empty store
+            return {"emptied": _start(broker)}
         path, kind = random.choice(files), random.choice(_LOG_KINDS)
         if kind == "bytes":
             kind, _ = damaged_log.damage(path, random)
@@ -76,10 +77,8 @@ class BeyondFaults:
 
 def _start(broker: Broker) -> bool:
     """Start a broker, with an empty store if it refuses to start on what it has; return whether that was so."""
-    try:
-        broker.start()
-    except TandemError:
-        shutil.rmtree(broker.judged_store)
-        broker.start()
-        return True
-    return False
+    if broker.start_if_it_can():
+        return False
+    shutil.rmtree(broker.judged_store)
+    broker.start()
+    return True

@@ -337,8 +337,8 @@ class Clients:
             or due - self.history.bodies
             or self.history.awaited
             or self.filtered.missing(due)
-            or self.popped.missing(due)
-            or self.grpc.popped.missing(due)
+            or self.popped.awaited(due)
+            or self.grpc.popped.awaited(due)
             or (self.static is not None and self.static.history.missing())
             or self._open_transactions()
             or self._waiting_timers(TOPIC)

@@ -70,7 +70,7 @@ class OwnClients:
     def _is_drained(self) -> bool:
         has_pops = len(self._others) > _WITHOUT_POPS
         due = self._sent.union(tuple(self._popped.places.values()))
-        return self._recorder.has_read(self._sent) and not (has_pops and self._popped.missing(due))
+        return self._recorder.has_read(self._sent) and not (has_pops and self._popped.awaited(due))
 
     def _pop(self) -> None:
         consume(self._brokers.address, TOPIC, self._popped, self._drained)

@@ -55,6 +55,8 @@ class PopHistory:
     ended: dict[Place, str] = field(default_factory=dict)
     """Places in the topic's queues whose message was acknowledged, confirmed."""
     places: dict[Place, str] = field(default_factory=dict)
+    received_bodies: set[str] = field(default_factory=set)
+    """Messages that were delivered, those included of which nobody knows whether they were stored."""
     came_back: int = 0
     unknown: set[str] = field(default_factory=set)
     """Messages of which an acknowledgement was asked for, but not confirmed: it may count."""
@@ -68,6 +70,7 @@ class PopHistory:
         """Record a delivery. `place`: None: from a retry topic. `at`: time of the pop, s since 1970."""
         if self.recorder is not None:
             self._record(self.recorder, body, place, at)
+        self.received_bodies.add(body)
         self.bodies.discard(body)  # each delivery is to be acknowledged
         if place is None:
             self.came_back += 1
@@ -117,6 +120,10 @@ class PopHistory:
     def missing(self, due: Iterable[str]) -> set[str]:
         """Return the messages that are due and surely not acknowledged."""
         return set(due) - self.bodies - self.unknown
+
+    def awaited(self, due: Iterable[str]) -> set[str]:
+        """Return the same, and those that were delivered and surely not acknowledged, so that they come back."""
+        return self.missing(self.received_bodies.union(due))
 
     def check(self, due: Iterable[str]) -> list[str]:
         """Return the violations. `due`: bodies that a group with every message gets."""

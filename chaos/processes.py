@@ -14,10 +14,12 @@ from pathlib import Path
 
 from chaos.proxy import Behaviour, Proxy, ProxyLoop
 from chaos.resources import Growth, Usage, usage
+from tandemq.errors import TandemError
 from tandemq.run.children import Child
 from tandemq.run.ports import LOOPBACK
 
 _LOOK_SECONDS = 0.005
+_TRACEBACK = "Traceback (most recent call last)"
 
 
 class FaultyChild(Child):
@@ -57,6 +59,18 @@ class FaultyChild(Child):
             self.deaths.append(mono_ms() - int(silent_s * 1000))
             self.ended.append(f"I16: {self.name} ended by itself: {''.join(self.last_lines(1))}")
             self.start()
+
+    def start_if_it_can(self) -> bool:
+        """Start it; return False if it refuses. A traceback is no refusal, but a violation."""
+        before = self.log_path.stat().st_size
+        try:
+            self.start()
+        except TandemError:
+            text = self.log_path.read_bytes()[before:].decode(errors="replace")
+            if _TRACEBACK in text:
+                self.ended.append(f"I16: {self.name} crashed at its start: {text.strip().splitlines()[-1]}")
+            return False
+        return True
 
     def watch(self, seconds: float) -> None:
         """Let time pass; note when it ends, as it may for lack of memory."""

@@ -137,7 +137,8 @@ def is_ignored(path: Path) -> bool:
     )
 
 
-DIRECTORIES = {".ci", ".github", *"bench chaos deploy docs examples judge lab src tests tools".split()}
+OF_CODE = {"bench", "chaos", "examples", "judge", "lab", "src", "tests", "tools"}
+DIRECTORIES = OF_CODE | {".ci", ".github", "deploy", "docs"}
 """Directories of the repository. A store that a process of a test wrote into its working directory is none."""
 
 

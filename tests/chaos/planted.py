@@ -11,14 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from chaos import broken
+from tandemq.boundary import Now
 from tandemq.broker.features.scrub import repair
 from tandemq.broker.ha.metadata_stream import MetadataStream
 from tandemq.broker.kernel import kernel
 from tandemq.cli.main import main as tandemq
 from tandemq.coordination.member import older_record
+from tandemq.coordination.member.follower import RecordFollower
 from tandemq.coordination.member.handover import Handover
 from tandemq.coordination.registry import view
 from tandemq.coordination.registry.embedded import EmbeddedRegistry
@@ -149,6 +152,29 @@ def _end_at_once() -> None:
     signal.signal = lambda *_: None  # that is the defect
 
 
+def _crash_at_damage() -> None:
+    """Do not handle what a store has damaged or lacks."""
+
+    def crash(*_args: Any, **_words: Any) -> None:
+        raise RuntimeError
+
+    StoreDamaged.__init__ = crash  # type: ignore[method-assign]  # that is the defect
+
+
+def _end_when_emptied() -> None:
+    """End, once, as a member of a group that has had several masters, and has nothing of their logs."""
+    follow, mark = RecordFollower.follow, Path(sys.argv[1]) / "ended"
+
+    def followed(self: RecordFollower, now: Now) -> None:
+        follow(self, now)
+        is_emptied = (self._followed_epoch or 0) > 1 and not self._facts.log.epoch
+        if is_emptied and not mark.exists():
+            mark.touch()
+            os._exit(1)
+
+    RecordFollower.follow = followed  # type: ignore[method-assign]  # that is the defect
+
+
 DEFECTS: dict[str, Callable[[], None]] = {
     "believes-older-registry": _believe_older_registry,
     "never-repairs": _never_repair,
@@ -163,6 +189,8 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "fails-without-descriptors": _fail_without_descriptors,
     "starts-after-clean-stops-only": _start_after_clean_stops_only,
     "leaves-dead": _leave_dead,
+    "crashes-at-damage": _crash_at_damage,
+    "ends-when-emptied": _end_when_emptied,
     "shards-end-with-parent": _let_shards_end,
 }
 """Name to what plants it."""

@@ -1,7 +1,6 @@
 """A run of real processes notices a fault of each kind: brokers that cannot live with it break a rule.
 
-Damaged logs and tables and older registries have tests of their own, beside those of good brokers. Of losses beyond
-what a group is made for only safety is checked.
+Damaged logs and tables and older registries have tests of their own, beside those of good brokers.
 """
 
 import json
@@ -13,11 +12,12 @@ from typing import NamedTuple
 import pytest
 
 from chaos.cgroups import CPU, MEMORY, limit_refusal
-from chaos.faults import KINDS, LOSSES
+from chaos.faults import KINDS
 
 SECONDS = 8
 OTHER_TESTS = {"damage-log", "damage-table", "older-registry"}
 """Faults with a defect in `test_storage_faults` and `test_registries`."""
+BEYOND = ("--no-shards", "--beyond")
 LIMITS = {"quota": CPU, "memory-limit": MEMORY}
 
 
@@ -46,6 +46,9 @@ CASES = (
     Case("kill-registry", "ends-without-registry", (3,), ("I16",)),
     Case("kill-shard", "leaves-dead", (1,), ("I14",), ("--shards",)),
     Case("kill-supervisor", "shards-end-with-parent", (1,), ("I6", "I16"), ("--shards",)),
+    Case("lose-disk", "ends-when-emptied", (4, 5), ("I16",), (*BEYOND, "--at-once", "1")),
+    Case("lose-log", "crashes-at-damage", (3, 4), ("I16",), BEYOND),
+    Case("lose-table", "crashes-at-damage", (3, 6, 7, 8), ("I16",), BEYOND),
     Case("memory", "hangs-without-memory", (3, 18), ("I14",)),
     Case("memory-limit", "starts-after-clean-stops-only", (51, 57), ("I14",)),
     Case("network", "slave-never-returns", (340, 106), ("I14",)),
@@ -58,7 +61,7 @@ CASES = (
 
 
 def test_every_kind_of_fault_has_a_defect() -> None:
-    assert {case.fault for case in CASES} | OTHER_TESTS == {*KINDS, "restart"} - set(LOSSES)
+    assert {case.fault for case in CASES} | OTHER_TESTS == {*KINDS, "restart"}
 
 
 @pytest.mark.slow

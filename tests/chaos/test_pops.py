@@ -34,6 +34,16 @@ def test_message_that_is_never_acknowledged_is_a_violation() -> None:
     assert violation.startswith("I25: 1 never popped and acknowledged by chaos-pop, first ['a-6']")
 
 
+def test_run_waits_for_a_message_that_was_sent_back_though_nobody_knows_whether_it_was_stored() -> None:
+    history = good()
+    history.received("b-1", Place(0, 5), NOW_S)
+    assert history.awaited(DUE) == {"b-1"}
+    assert history.check(DUE) == []
+    history.received("b-1", None, NOW_S)
+    history.acknowledged("b-1", None)
+    assert history.awaited(DUE) == set()
+
+
 @pytest.mark.parametrize("elects", [True, False])
 def test_message_popped_again_after_its_acknowledgement_is_a_violation_in_groups_that_elect(*, elects: bool) -> None:
     history = good(elects=elects)
