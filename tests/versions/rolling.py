@@ -28,6 +28,7 @@ from tandemq.errors import LocalError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.ports import Setting
+from tests.versions import lasting
 from tests.versions.world import TREE, Load, Version, VersionedWorld
 
 SETTINGS: dict[str, Setting] = {
@@ -55,6 +56,8 @@ class Outcome:
     errors: dict[str, int] = field(default_factory=dict)
     """Errors of all attempts to send, with their numbers."""
     stores: dict[str, Any] = field(default_factory=dict)
+    lasting: dict[str, Any] = field(default_factory=dict)
+    """What the clients of the last release print that lived through all changes."""
 
 
 class Rolling:
@@ -124,6 +127,33 @@ class Rolling:
         self._world.wait(self._world.is_whole)
 
 
+class LastingClients:
+    """Clients of the last release, in a process of their own, which live through all changes of servers."""
+
+    def __init__(self, version: Version, name_servers: str, log: Path) -> None:
+        """Start them. `log`: file of what they log."""
+        self._log = log
+        isolated = [word for word in version.program if word == "-I"]
+        command = [version.interpreter, *isolated, lasting.__file__, name_servers, "Lasting"]
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+
+    def finish(self) -> dict[str, Any]:
+        """Let them receive what is left, and end them; return what they print."""
+        output, _ = self._process.communicate("", timeout=2 * lasting.SECONDS + 60)
+        if self._process.returncode:
+            raise LocalError(f"the clients of the last release failed: {self._log.read_text()[-500:]}")
+        found: dict[str, Any] = json.loads(output)
+        return found
+
+    def kill(self) -> None:
+        """End them at once."""
+        self._process.kill()
+        self._process.communicate()
+
+
 def verified(version: Version, store: Path) -> list[str]:
     """Return the faults that the tool of a version finds in a store that is closed."""
     words = version.command("log", "verify", store, "--derived", "--json")
@@ -170,8 +200,14 @@ def roll(
         load = Load(world, clients)
         load.wait_for_more()
         rolling = Rolling(world, load, outcome)
-        for version in versions[1:]:
-            rolling.change_all(version, kills=kills)
+        old = next(version for version in versions if version is not TREE)
+        lasting_clients = LastingClients(old, world.name_server.address, directory / "lasting.log")
+        try:
+            for version in versions[1:]:
+                rolling.change_all(version, kills=kills)
+            outcome.lasting = lasting_clients.finish()
+        finally:
+            lasting_clients.kill()
         outcome.violations += clients.finish()
         world.wait(world.is_whole)
         outcome.violations += world.stop_all()

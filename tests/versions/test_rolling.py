@@ -13,15 +13,21 @@ from tests.versions.rolling import Outcome, roll
 from tests.versions.world import TREE, Version
 
 pytestmark = pytest.mark.timeout(1_500)
+SENT_MIN = 50
 
 
 def check(outcome: Outcome) -> None:
     assert outcome.violations == [], outcome.steps
     assert outcome.failed == [], outcome.errors
+    assert outcome.lasting["sent"] > SENT_MIN
+    assert outcome.lasting["ended"] == []
+    assert outcome.lasting["missing"] == {"push": [], "pop": []}
 
 
 def test_group_that_elects_is_upgraded_without_a_failed_send(tmp_path: Path, old: Version) -> None:
-    check(roll(tmp_path, Mode.ELECT, [old, TREE], kills=False))
+    outcome = roll(tmp_path, Mode.ELECT, [old, TREE], kills=False)
+    check(outcome)
+    assert outcome.lasting["errors"] == []
 
 
 @pytest.mark.slow
