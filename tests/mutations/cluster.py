@@ -579,7 +579,7 @@ MUTATIONS: dict[str, Mutation] = {
     "repair-unverified": Mutation(repair_unverified, frozenset({"I14", "I10", "I8", "I2"})),
     "copies-never-compared": Mutation(copies_never_compared, frozenset({"I8"})),
     "answers-unchecked": Mutation(answers_unchecked, frozenset({"I10"})),
-    "uncached-skipped": Mutation(uncached_skipped, frozenset({"I14", "I23"})),
+    "uncached-skipped": Mutation(uncached_skipped, frozenset({"I13", "I14", "I23"})),
     "deadline-stays": Mutation(deadline_stays, frozenset({"I15"})),
     "client-denies-the-unknown": Mutation(client_denies_the_unknown, frozenset({"I17"})),
     "client-makes-new-keys": Mutation(client_makes_new_keys, frozenset({"I3"})),

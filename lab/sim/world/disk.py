@@ -13,8 +13,8 @@ A process that dies (`kill`) loses nothing that it wrote. Either way its open fi
 A device may also lie (`DiskEffect`, `lies`): it loses a write, stores it elsewhere, or reads older bytes, and reports
 success; or it reports that bytes are durable which are not. Bytes that are not synced yet are never read from it.
 
-What the page cache lacks (`uncached`), and which pages it wrote to the device, depends on time and place alone, not on
-the number of calls: engines that read or write the same bytes in other pieces have the same history.
+What the page cache lacks (`uncached`), and which pages it wrote to the device, depends on time, place and the reads of
+workers alone, not on other calls: engines that read or write the same bytes in other pieces have the same history.
 
 Pages never written take no memory, so a file of 1 GiB costs nothing. All choices come from the given `Random`: the same
 calls give the same bytes.
@@ -38,7 +38,7 @@ _NO_PAGE = bytes(PAGE_BYTES)
 CACHE_BLOCK_BYTES = 1 << 18
 """The page cache has such a block of a file, or lacks it."""
 CACHED_MS = 2_000
-"""How long it has the same blocks, but for those that are read from the device."""
+"""How long it has the same blocks, but for those that workers read (`will_read`)."""
 WRITTEN_BACK = 1 / 8
 """Probability that the kernel wrote a changed page to the device before a change at a later time."""
 
@@ -180,7 +180,6 @@ class SimFile:
 
     def pread(self, size: int, position: int) -> bytes:
         """See `boundary.File`."""
-        self._disk.cache(self.path, size, position)
         return self._read(size, position)
 
     def _read(self, size: int, position: int) -> bytes:
@@ -214,7 +213,8 @@ class SimFile:
         return self._read(size, position)
 
     def will_read(self, size: int, position: int) -> None:
-        """See `boundary.File`."""
+        """See `boundary.File`; the page cache may have these blocks afterwards."""
+        self._disk.cache(self.path, size, position)
 
     def fileno(self) -> int:
         """See `boundary.File`."""

@@ -58,7 +58,7 @@ def test_wrong_entries_are_not_read_ahead() -> None:
     entries = b"".join(QUEUE_ENTRY.pack(log_offset, size, 0) for log_offset, size in places)
     with pytest.raises(NotCached) as missing:
         log.reader.read([(0, 200)], may_wait=False)
-    ahead = log.reader._with_next(missing.value, entries, None)
+    ahead = log.reader.with_next(missing.value, entries, None)
     assert [(found.position, found.size) for found in ahead.ranges] == [(0, 400), (3 << 20, 200)]
 
 

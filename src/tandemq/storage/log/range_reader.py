@@ -144,7 +144,7 @@ class RangeReader:
                 log.recent.start, log.recent.data, self._sources,
             )  # fmt: skip
         except NotCached as missing:
-            raise self._with_next(missing, entries, codes) from None
+            raise self.with_next(missing, entries, codes) from None
         if found is not None:
             self._account(len(found.data), self._sources.bytes_read - before)
         return found
@@ -192,9 +192,9 @@ class RangeReader:
         try:
             found = select(entries)
         except NotCached as missing:
-            cached = self._entries_before(missing, entries)
+            cached = self.entries_before(missing, entries)
             if not cached:
-                raise self._with_next(missing, entries, None) from None
+                raise self.with_next(missing, entries, None) from None
             found = select(cached)
         if found is not None:
             self._account(found.examined, self._sources.bytes_read - before)
@@ -223,7 +223,7 @@ class RangeReader:
         first = missing.ranges[0]
         return self._file_start + first.position
 
-    def _entries_before(self, missing: NotCached, entries: bytes) -> bytes:
+    def entries_before(self, missing: NotCached, entries: bytes) -> bytes:
         """Return the packed entries before the first record that reaches into a missing range."""
         start = self._offset_of(missing)
         for number, (log_offset, size, code) in enumerate(QUEUE_ENTRY.iter_unpack(entries)):
@@ -231,7 +231,7 @@ class RangeReader:
                 return entries[: number * QUEUE_ENTRY_BYTES]
         return entries
 
-    def _with_next(self, missing: NotCached, entries: bytes, codes: Collection[int] | None) -> NotCached:
+    def with_next(self, missing: NotCached, entries: bytes, codes: Collection[int] | None) -> NotCached:
         """Add the records of entries behind a missing range to it."""
         ranges = [
             (log_offset, log_offset + size)

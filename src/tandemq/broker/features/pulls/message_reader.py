@@ -19,7 +19,7 @@ from tandemq.broker.filter.retry import RetryFilter
 from tandemq.broker.kernel.pulls import Messages
 from tandemq.broker.kernel.verification import Mismatch
 from tandemq.broker.state.damage_table import WAITS, Damages
-from tandemq.codec.record.entries import QUEUE_ENTRY, is_hole
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, is_hole
 from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
 from tandemq.engine import EXAMINED_ENTRIES_MAX, Selected, evaluation_cost, record_properties
 from tandemq.errors import OffsetGone
@@ -91,6 +91,21 @@ class MessageReader:
             DiskFailed: the device failed.
         """
         entries = queue.read(offset, most if codes is None else EXAMINED_ENTRIES_MAX, may_wait=may_wait)
+        return self._read(queue, entries, offset, codes, most=most, bytes_max=bytes_max, limit=limit, may_wait=may_wait)
+
+    def _read(
+        self,
+        queue: ConsumeQueue,
+        entries: bytes,
+        offset: int,
+        codes: Collection[int] | None,
+        *,
+        most: int,
+        bytes_max: int,
+        limit: int,
+        may_wait: bool,
+    ) -> Messages:
+        """Read messages of packed queue entries, the first of which has an offset; else as `read`."""
         selection = None
         if not self._damages.ranges:
             try:
@@ -107,7 +122,10 @@ class MessageReader:
             selection = self._select_all(entries, offset, bytes_max, limit)
         if selection is None:
             selection = self._select(entries, offset, codes, most, bytes_max, limit)
-        messages = self._load_runs(queue, selection, may_wait=may_wait)
+        try:
+            messages = self._load_runs(queue, selection, may_wait=may_wait)
+        except NotCached as missing:
+            raise self._log.reader.with_next(missing, entries, codes) from None
         return self._load_each(queue, selection) if messages is None else messages
 
     def read_matching(
@@ -171,25 +189,26 @@ class MessageReader:
         may_wait: bool = True,
     ) -> Messages:
         """Examine messages one by one."""
+        entries = queue.read(offset, EXAMINED_ENTRIES_MAX, may_wait=may_wait)
         first, stop = offset, offset + EXAMINED_ENTRIES_MAX
         found: list[bytes] = []
         size = examined = cost = 0
         part = Messages([], 0, 0, offset)
         while offset < stop and len(found) < most and examined < EXAMINED_BYTES_MAX:
             before = offset
+            at = (offset - first) * QUEUE_ENTRY_BYTES
             try:
-                wanted = min(EXAMINED_AT_ONCE, stop - offset)
-                part = self.read(
-                    queue, offset, None, most=wanted, bytes_max=EXAMINED_AT_ONCE_BYTES, limit=limit, may_wait=may_wait
+                part = self._read_some(
+                    queue, entries[at : at + EXAMINED_AT_ONCE * QUEUE_ENTRY_BYTES], offset, limit, may_wait=may_wait
                 )
             except OffsetGone:
                 if found:
                     break
                 raise
-            except NotCached:
+            except NotCached as missing:
                 if offset > first:
                     break
-                raise
+                raise self._log.reader.with_next(missing, entries, None) from None
             for data in map(bytes, part.buffers):
                 start = 0
                 for record in record_properties(data):
@@ -207,6 +226,25 @@ class MessageReader:
                 break
             offset = part.next_offset
         return part._replace(buffers=[b"".join(found)] if found else [], number=len(found), size=size, cost=cost)
+
+    def _read_some(self, queue: ConsumeQueue, entries: bytes, offset: int, limit: int, *, may_wait: bool) -> Messages:
+        """Read the messages of entries, or those before the first one that is not cached; raises as `read`."""
+        while True:
+            try:
+                return self._read(
+                    queue,
+                    entries,
+                    offset,
+                    None,
+                    most=EXAMINED_AT_ONCE,
+                    bytes_max=EXAMINED_AT_ONCE_BYTES,
+                    limit=limit,
+                    may_wait=may_wait,
+                )
+            except NotCached as missing:
+                entries = self._log.reader.entries_before(missing, entries)
+                if not entries:
+                    raise
 
     def _select_all(self, entries: bytes, offset: int, bytes_max: int, limit: int) -> _Selection | None:
         """Select all entries, in far fewer steps than `_select`; None if that is not possible."""

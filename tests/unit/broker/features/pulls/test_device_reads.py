@@ -15,6 +15,7 @@ from tandemq.broker.features.pulls.slave_reads import SlaveReads
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.storage.log import range_reader
 from tests.request_fields import pull_fields
 from tests.serving import let
 from tests.spec import spec
@@ -333,6 +334,28 @@ def test_filter_returns_what_it_found_before_the_first_uncached_message() -> Non
         offset = int(answer.fields["nextBeginOffset"])
         broker.broker.pass_time(device_reads.REPEATED_MS)
     assert found == [b"%03d" % at for at in range(1, 40, 2)]
+
+
+@pytest.mark.parametrize("by_engine", [True, False])
+def test_filter_returns_the_messages_of_files_before_the_one_that_is_not_cached(
+    monkeypatch: pytest.MonkeyPatch, *, by_engine: bool
+) -> None:
+    if not by_engine:
+        monkeypatch.setattr(range_reader, "select_messages", lambda *_: None)
+    broker = Uncached(0, property_filter_enable=True, segment_bytes=16_384)
+    broker.disk.uncached = 0.0
+    broker.broker.run_jobs = True
+    for at in range(30):
+        broker.broker.send("TopicA", b"%03d" % at + bytes(1_000), a=str(at % 2))
+    broker.forget()
+    broker.disk.uncached = 0.0
+    monkeypatch.setattr(broker.disk, "lacks", lambda path, *_: path == f"commitlog/{16_384:020}")
+    found = broker.broker.pull("TopicA", expression="a = 1", kind="SQL92")
+    assert found is not None
+    bodies = [message.body[:3] for message in messages_in(found)]
+    after = int(found.fields["nextBeginOffset"])
+    assert 0 < after == broker.broker.node.store.queues["TopicA", 0].first_at_or_after(16_384, 0, 30)
+    assert bodies == [b"%03d" % at for at in range(1, after, 2)]
 
 
 # Pops.
