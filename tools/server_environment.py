@@ -5,8 +5,8 @@
     TARGET/lib/python3.11/site-packages      TandemQ with the compiled engine, and its dependencies from the lock files
 
 The Debian package and the image contain it. It works at PREFIX only, and only with the Python that made it. It has the
-extras of servers: console, proxy, zookeeper. Tests and headers of dependencies are left out. Needs a C compiler, the
-headers of Python, the module venv, and a package index that pip reaches; the standard library alone runs this tool.
+extras of servers: console, kafka, proxy, zookeeper. Tests and headers of dependencies are left out. Needs a C compiler,
+the headers of Python, the module venv, and a package index that pip reaches; the standard library alone runs this tool.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ("requirements.lock", "requirements-console.lock")
-EXTRAS = ("console", "proxy", "zookeeper")
+EXTRAS = ("console", "kafka", "proxy", "zookeeper")
 BUILDERS = ("cython", "setuptools")
 SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE", "src")
 BUILT = ("__pycache__", "*.pyc", "*.so", "engine.c", "*.egg-info")
@@ -55,7 +55,9 @@ def name_of(requirement: str) -> str:
 def server_requirements(extras: Sequence[str] = EXTRAS, root: Path = ROOT) -> list[str]:
     """Return the names of what the servers need directly, from pyproject.toml; `root`: of the sources."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    listed = [*project["dependencies"], *(item for extra in extras for item in project["optional-dependencies"][extra])]
+    listed = [*project["dependencies"]]
+    for extra in extras:
+        listed += project["optional-dependencies"].get(extra, ())  # an earlier release may lack an extra
     return sorted({name_of(item) for item in listed})
 
 

@@ -17,6 +17,7 @@ from tests.blackbox.programs import WAIT_S
 BROKER = ("broker", "--set", "listenPort=0", "--set", "haListenPort=0", "--set", "bindAddress=127.0.0.1")
 NAME_SERVER = ("namesrv", "--port", "0", "--set", "bindAddress=127.0.0.1")
 PROXY = ("proxy", "-n", "127.0.0.1:1", "--port", "0", "--set", "bindAddress=127.0.0.1")
+KAFKA = ("kafka", "-n", "127.0.0.1:1", "--port", "0")
 CONSOLE = ("console", "-n", "127.0.0.1:1", "--port", "0", "--database", "sqlite:///console.db")
 
 
@@ -84,7 +85,7 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
-@pytest.mark.parametrize("words", [BROKER, NAME_SERVER, CONSOLE], ids=["broker", "namesrv", "console"])
+@pytest.mark.parametrize("words", [BROKER, NAME_SERVER, CONSOLE, KAFKA], ids=["broker", "namesrv", "console", "kafka"])
 def test_process_reports_that_it_serves_lives_and_stops(tmp_path: Path, words: tuple[str, ...]) -> None:
     with managed(tmp_path, words) as manager:
         manager.receive("READY=1")

@@ -22,6 +22,7 @@ FIRST = {
     "epoch-not-begun": 55,
     "new-master-reopens-transactions": 28,  # in seeds before it pops notice it first
     "mapping-confirmed-without-slaves": 8,
+    "master-not-looked-for": 67,
     "older-record-taken": 21,
     "tail-not-cut": 55,
     "promise-always": 36,
@@ -48,7 +49,6 @@ FIRST = {
     "switch-goes-on": 640,
     "too-few-are-enough": 5,
     "refusal-never-forgotten": 26,
-    "master-not-looked-for": 17,
     "copies-not-merged": 109,
     "last-slave-leaves": 4,
     "stale-slave-reads": 82,

@@ -64,6 +64,7 @@ def main() -> None:
         "namesrv": ["namesrv", "-c", f"{configuration}/namesrv.conf"],
         "broker": ["broker", "-c", f"{configuration}/broker-a.conf"],
         "proxy": ["proxy", "-c", f"{configuration}/proxy.conf"],
+        "kafka": ["kafka", "--metrics-port", "5560"],
         "console": ["console", "--database", database],
     }
     running = {name: subprocess.Popen([COMMAND, *words]) for name, words in servers.items()}
@@ -73,7 +74,7 @@ def main() -> None:
         sent = json.loads(output_of("message", "send", "Installed", body, "--json"))
         tail = output_of("message", "tail", "Installed", "--from", "earliest", "--json", "--count", sys.argv[5])
         bodies = {json.loads(line)["body"] for line in tail.splitlines()}
-        for name in ("console", "proxy", "broker", "namesrv"):
+        for name in ("console", "kafka", "proxy", "broker", "namesrv"):
             running[name].send_signal(signal.SIGTERM)
         ended = {name: process.wait(WAIT_S) for name, process in running.items()}
     finally:

@@ -70,7 +70,7 @@ def test_installed_servers_work_through_upgrade_removal_and_purge(packages: list
         user = (int(ids[0]), int(ids[1]))
         facts = roots.session(root, "/usr/bin/python3", user, "/var/lib/tandemq", messages=messages, shared=shared)
         assert "compiled engine" in facts["version"]
-        assert len(facts["healthy"]) == 4
+        assert len(facts["healthy"]) == 5
         assert facts["sent"][0]["status"] == "SEND_OK"
         assert set(facts["ended"].values()) == {0}
         assert (facts["user"], facts["dataIsWritable"]) == (user[0], True)

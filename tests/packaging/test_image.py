@@ -75,7 +75,7 @@ def test_servers_run_with_a_read_only_root(unpacked: tuple[Path, dict[str, Any]]
     assert facts["rootIsReadOnly"]
     assert facts["user"] == USER
     assert "compiled engine" in facts["version"]
-    assert len(facts["healthy"]) == 4
+    assert len(facts["healthy"]) == 5
     assert facts["sent"][0]["status"] == "SEND_OK"
     assert len(facts["bodies"]) == 1
     assert set(facts["ended"].values()) == {0}

@@ -4,14 +4,17 @@ port           what is walked                          who passes
 broker         requests of all features                users with rights; for some the secret of members
 name server    handlers of all codes                   users, super users, sessions with the secret
 proxy          methods of all gRPC services            users with rights
+Kafka          requests of Kafka consumers             users of the cluster
 replication    first frames of a slave                 those that prove the secret
 metrics        paths                                   those with a token
 """
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from struct import pack
+from typing import Any
 
 import pytest
 from google.protobuf.message import Message as Protobuf
@@ -29,6 +32,13 @@ from tandemq.codec.ha import (
 )
 from tandemq.codec.proofs import NONCE_BYTES, Keyring
 from tandemq.codec.remoting.signature import signed
+from tandemq.errors import ProtocolError
+from tandemq.kafka.accounts import KafkaAccounts
+from tandemq.kafka.cluster import ClusterReader
+from tandemq.kafka.front import KafkaFront
+from tandemq.kafka.partitions import PartitionNumbers
+from tandemq.kafka.requests import SASL_VERSIONS, VERSIONS, Api
+from tandemq.kafka.wire import WireWriter
 from tandemq.model.access import NOT_AUTHENTICATED, Credentials
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -183,6 +193,28 @@ def answered(cluster: GuardedProxy, client: Client, method: str, query: Protobuf
     call = client.start(method, query)
     cluster.until(lambda: call.status is not None)
     return call.messages[0]
+
+
+# The port for Kafka consumers.
+
+
+class NoCluster(ClusterReader):
+    """What must not be asked."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("api", sorted((VERSIONS | SASL_VERSIONS).keys() - {Api.API_VERSIONS, Api.SASL_HANDSHAKE}))
+def test_kafka(tmp_path: Path, api: Api) -> None:
+    front = KafkaFront(NoCluster(), PartitionNumbers(tmp_path / "numbers"), ("k", 1), KafkaAccounts(NoCluster))
+    request = WireWriter()
+    request.int16(api)
+    request.int16((VERSIONS | SASL_VERSIONS)[api][1])
+    request.int32(1)
+    request.string("consumer")
+    with pytest.raises(ProtocolError, match="does not sign in" if api is not Api.SASL_AUTHENTICATE else "ends"):
+        asyncio.run(front.answer(bytes(request.data), front.session()))
 
 
 # The replication port.

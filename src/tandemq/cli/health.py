@@ -13,7 +13,7 @@ from tandemq.cli.support.output import json_option, plain, show_rows
 from tandemq.cli.support.tls import client_tls
 from tandemq.errors import ConfigError, LocalError
 
-USUAL = ("http://127.0.0.1:5557", "http://127.0.0.1:5558", "http://127.0.0.1:5559", "http://127.0.0.1:8377")
+USUAL = tuple(f"http://127.0.0.1:{port}" for port in (5557, 5558, 5559, 5560, 8377))
 """Where the configuration files of the packages have brokers, name servers, proxies and the console."""
 ANSWER_BYTES_MAX = 64 * 1024
 REASONS_CHARACTERS_MAX = 400
@@ -48,8 +48,9 @@ def health(urls: tuple[str, ...], live: bool, timeout_s: float, as_json: bool) -
     """Check that processes serve, by their ports for metrics.
 
     Without URL it asks what listens on this machine at the ports of the packages' configuration files: brokers (5557),
-    name servers (5558), proxies (5559), the console (8377). Exit code 1 if a process is not ready, a named one does
-    not answer, or there is none. The certificate of an https:// URL is verified with `tandemq --tls-ca`.
+    name servers (5558), proxies (5559), servers of Kafka consumers (5560), the console (8377). Exit code 1 if a process
+    is not ready, a named one does not answer, or there is none. The certificate of an https:// URL is verified with
+    `tandemq --tls-ca`.
     """
     for url in urls:
         if urlsplit(url).scheme not in ("http", "https"):

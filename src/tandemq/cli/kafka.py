@@ -14,8 +14,9 @@ from tandemq.cli.doctor.settings_checks import is_loopback
 from tandemq.cli.support.client_session import namesrv_option
 from tandemq.cli.support.output import json_flag
 from tandemq.cli.support.tls import client_tls
-from tandemq.errors import ConfigError
+from tandemq.errors import ConfigError, NetworkError
 from tandemq.model.topic import AUTO_CREATE_TOPIC
+from tandemq.real.service_manager import ServiceManager
 
 if TYPE_CHECKING:
     from tandemq.kafka.server import KafkaAddress
@@ -132,6 +133,7 @@ async def _serve(
     from tandemq.kafka.partitions import PartitionNumbers  # noqa: PLC0415
     from tandemq.kafka.server import KafkaServer, wait_for_signal  # noqa: PLC0415
 
+    manager = ServiceManager.of_environment(os.environ)
     numbers, context, host = PartitionNumbers(partitions), address.context(), address.advertised
     listeners = address.listen()
     port = listeners[0].getsockname()[1]
@@ -142,7 +144,10 @@ async def _serve(
     server = KafkaServer(front, context)
     monitoring = None if metrics is None else KafkaMonitoring(metrics, front, server, cluster)
     try:
-        await cluster.start(AUTO_CREATE_TOPIC)
+        try:
+            await cluster.start(AUTO_CREATE_TOPIC)
+        except NetworkError as error:  # both may be services that start at the same time
+            click.echo(f"warning: {error}; consumers get errors until one does", err=True)
         await server.start(listeners)
 
         def ready() -> None:
@@ -151,11 +156,12 @@ async def _serve(
             facts = json.dumps({"address": where, "pid": os.getpid()} | measured)
             click.echo(facts if as_json else f"tandemq kafka at {where}")
 
-        await wait_for_signal(ready)
+        await wait_for_signal(ready, manager, f"serving at {address.host}:{port}")
     finally:
         if monitoring is not None:
             monitoring.close()
         await server.close()
+        manager.close()
         await cluster.close()
         if accounts is not None:
             await accounts.close()

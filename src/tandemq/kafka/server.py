@@ -21,6 +21,7 @@ from tandemq.kafka.front import KafkaFront
 from tandemq.real.network.addresses import text_of
 from tandemq.real.network.listening import ALL_INTERFACES, bind
 from tandemq.real.network.tls import TlsFiles, server_context
+from tandemq.real.service_manager import ServiceManager
 from tandemq.refusals import Refusals
 
 log = logging.getLogger(__name__)
@@ -202,11 +203,15 @@ async def _read_frame(reader: StreamReader) -> bytes | None:
         return await reader.readexactly(size)
 
 
-async def wait_for_signal(ready: Callable[[], None]) -> None:
-    """Call `ready`, and return at SIGTERM or SIGINT."""
+async def wait_for_signal(ready: Callable[[], None], manager: ServiceManager, status: str) -> None:
+    """Call `ready`, report to the service manager that the loop turns, and return at SIGTERM or SIGINT."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     ready()
-    await stopped.wait()
+    while not stopped.is_set():
+        manager.alive(status)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stopped.wait(), manager.report_ns / 1e9)
+    manager.stopping()
