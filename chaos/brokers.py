@@ -8,6 +8,7 @@ this machine.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ GROUP = "broker-a"
 PROGRAM: tuple[str, ...] = ("-m", "chaos.broken")
 """Python's arguments for a broker, before the directory of its faults."""
 START_SECONDS = 60.0
+ENDS_SECONDS = 10.0
+"""Maximum time that a process without memory takes to end."""
+_LOOK_SECONDS = 0.05
 _PORT, _HA_PORT = 10911, 10912
 _NETWORK = f"127.{16 + os.getpid() // 250 % 200}.{1 + os.getpid() % 250}"
 _OWN, _FOR_CLIENTS, _FOR_SLAVES = 1, 11, 21
@@ -99,6 +103,13 @@ class Broker(BrokerChild, FaultyChild):
         """Return its status, past its proxy."""
         answer = try_request(self.own_address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
         return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}
+
+    def restart_if_ended(self) -> bool:
+        """Start it again if it ended, or is about to, as it may; return whether it had."""
+        until = time.monotonic() + ENDS_SECONDS
+        while self.is_running and not self.standing() and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+        return super().restart_if_ended()
 
     def pause(self, seconds: float) -> None:
         """Pause it; on return the broker has checked its lease again and logged that."""
