@@ -13,9 +13,9 @@ from lab.sim.world.plan import GROUP_SEEDS
 from tests.unit.engine.modules import compiled_engine
 
 pytestmark = pytest.mark.system
-FEW = (1, 9, 94, 163, GROUP_SEEDS + 1)
-"""In 1 messages are not in the page cache, in 9 the engine leaves some acknowledgements of a turn, in 94 a start enters
-keys, in 163 a slave copies half of what a connection sent in one turn."""
+FEW = (1, 9, 71, 94, 163, 260, GROUP_SEEDS + 1)
+"""In 1, 71 and 260 messages are not in the page cache, in 9 the engine leaves some acknowledgements of a turn, in 94 a
+start enters keys, in 163 a slave copies half of what a connection sent in one turn."""
 MANY = range(1, 501)
 PROGRAM = """
 import json, sys

@@ -241,16 +241,23 @@ class RangeReader:
         return self._with_ranges(missing, ranges)
 
     def _with_ranges(self, missing: NotCached, ranges: Sequence[tuple[int, int]]) -> NotCached:
-        """Add ranges of log offsets behind a missing range to it, near ones as one, up to the limits."""
+        """Add ranges of log offsets behind a missing range to it, near ones as one, up to the limits.
+
+        Ranges in the missing one count too: how many it has depends on how they are read.
+        """
         (file, position, size), log = missing.ranges[0], self._log
         found = [FileRange(file, position, size)]
         count = total = 0
-        end = self._offset_of(missing) + size
+        first = self._offset_of(missing)
+        end = first + size
         for start, stop in ranges:
-            if stop <= max(start, end) or stop - start > AHEAD_BYTES_MAX:  # known, wrong or large
+            if stop <= max(start, first) or stop - start > AHEAD_BYTES_MAX:  # before it, wrong or large
                 continue
             if not log.start <= start < log.recent.start or count >= AHEAD_RECORDS_MAX or total >= AHEAD_BYTES_MAX:
                 break
+            count, total = count + 1, total + stop - start
+            if stop <= end:
+                continue
             file_start, file = log.file_at(start)
             before = found[-1]
             gap = start - file_start - before.position - before.size
@@ -258,7 +265,7 @@ class RangeReader:
                 found[-1] = before._replace(size=before.size + gap + stop - start)
             else:
                 found.append(FileRange(file, start - file_start, stop - start))
-            count, total, end = count + 1, total + stop - start, stop
+            end = stop
         return NotCached(found)
 
     def _load(self, start: int, end: int, run_end: int, wants_block: bool) -> bytes | None:
