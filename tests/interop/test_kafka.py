@@ -15,9 +15,14 @@ from click.testing import CliRunner
 from bench.spark.kafka import KAFKA, KafkaBroker
 from tandemq.cli import main
 from tandemq.client.blocking import BlockingProducer
+from tandemq.client.connection import try_request
 from tandemq.client.core.requests import TOOLS_GROUP
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
 from tandemq.model.message import Message
+from tandemq.run.children import ChildCluster
 from tandemq.run.local import LocalCluster
+from tests.blackbox.programs import wait_until
 from tests.interop.grpc_clients import installed
 from tests.interop.java import REPOSITORY, JavaJars, java_executable
 from tests.spark.messages import make_topic
@@ -107,6 +112,26 @@ def test_a_slave_serves_consumers_while_the_master_is_down(tandemq_pair: LocalCl
         tandemq_pair.broker().kill()
         bounds, messages = read(address, COUNT)
     assert sum(end for _, _, end in bounds) == COUNT
+    assert sorted(int(body) for *_, body, _ in messages) == list(range(COUNT))
+
+
+@spec("P43")
+def test_it_starts_without_a_name_server_and_serves_when_there_is_one(tmp_path: Path) -> None:
+    with ChildCluster(tmp_path) as cluster:
+        names = cluster.name_servers
+        make_topic(names, TOPIC)
+        send(names, range(COUNT))
+        cluster.name_server.kill()
+        with kafka(names, tmp_path / "numbers.json") as address:
+            cluster.name_server.start()
+            route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": TOPIC})
+
+            def is_known() -> bool:
+                answer = try_request(names, route)
+                return answer is not None and answer.code == ResponseCode.SUCCESS
+
+            wait_until(is_known, "the broker has registered the topic")
+            _, messages = read(address, COUNT)
     assert sorted(int(body) for *_, body, _ in messages) == list(range(COUNT))
 
 
