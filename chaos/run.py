@@ -358,7 +358,7 @@ def main(arguments: list[str] | None = None) -> int:
     args.at_once = args.at_once or (3 if args.beyond else 1)
     if args.at_once < 1:
         parser.error(f"--at-once is {args.at_once}; at least one fault is injected")
-    console = Console(width=140, highlight=False)
+    console = Console(width=140, highlight=False, markup=False)
     args.reports.mkdir(parents=True, exist_ok=True)
     bad = done = 0
     registries: Counter[str] = Counter()

@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     notes.add_argument("text")
     commands.add_parser("report", help="write the page and the README's table")
     args = parser.parse_args(arguments)
-    console = Console(width=140, highlight=False)
+    console = Console(width=140, highlight=False, markup=False)  # names of tests have brackets
     if args.command == "note":
         if not note(args.results, args.run, args.text):
             parser.error(f"{args.results} has no violation of the run {args.run!r}")
