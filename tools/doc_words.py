@@ -1,11 +1,12 @@
 """Count the words of documentation that people write: `python3 -m tools.doc_words [--json]`.
 
 The pages at the root and under docs/, counted like `wc -w`, code included. Pages that `tools.reference` writes from the
-code do not count.
+code do not count, nor what `make release-gate` writes.
 """
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +17,15 @@ GENERATED = frozenset(f"docs/reference/{name}.md" for name in _NAMES)
 """Pages that `make reference` and `make docs` write; git ignores them."""
 _OF_RUNS = "docs/internals/release-gate.md"
 """The page that `make release-gate` writes."""
+_SECTION_OF_RUNS = re.compile(r"^### Under faults\n.*?(?=^#)", re.MULTILINE | re.DOTALL)
+"""The section of the README that it writes."""
 
 
 def words_by_page(root: Path = ROOT) -> dict[str, int]:
     """Return the number of words of each page written by hand, the longest page first."""
     paths = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
-    found = {path.relative_to(root).as_posix(): len(path.read_text(encoding="utf-8").split()) for path in paths}
+    texts = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    found = {name: len(_SECTION_OF_RUNS.sub("", text).split()) for name, text in texts.items()}
     return {
         name: words
         for name, words in sorted(found.items(), key=lambda item: (-item[1], item[0]))
