@@ -46,9 +46,9 @@ DELAYS = "1s 2s 3s 1s 2s 3s 1s 2s 3s 1s 2s 3s 1s 2s 3s 1s 2s 3s"
 """Delay levels from 1 on; messages that are sent back wait by them too."""
 DELAY_SECONDS = {1: 1.0, 2: 2.0, 3: 3.0}
 _DELAYED_EVERY, _REJECTED_EVERY = 20, 37
-_JOIN_SECONDS = 120.0
 _QUIET_SECONDS = 0.5
 _FIRST = "first"
+_JOIN_SECONDS = 120.0
 PACE_S = 0.002
 
 
@@ -351,19 +351,19 @@ class Clients:
         groups += [self.grpc.popped.missing(due), self.static.history.missing() if self.static is not None else set()]
         return sum(map(len, groups))
 
-    def _drain(self) -> None:
-        """Wait until all is delivered; no longer than DRAIN_SECONDS after the last new delivery."""
+    def _drain(self, within_s: float) -> None:
+        """Wait until all is delivered; no longer than this after the last new delivery."""
         fewest = self._undelivered()
-        until = time.monotonic() + DRAIN_SECONDS
+        until = time.monotonic() + within_s
         while time.monotonic() < until and not self._is_drained():
             left = self._undelivered()
             if left < fewest:
-                fewest, until = left, time.monotonic() + DRAIN_SECONDS
+                fewest, until = left, time.monotonic() + within_s
             time.sleep(0.05)
 
-    def _wait_quiet(self) -> None:
+    def _wait_quiet(self, within_s: float) -> None:
         """Wait until the master stores nothing more on its own: logs of brokers that stop meanwhile end elsewhere."""
-        until, end = time.monotonic() + DRAIN_SECONDS, -1
+        until, end = time.monotonic() + within_s, -1
         while time.monotonic() < until:
             master = self._world.master
             before, end = end, master.log_end() if master is not None else -1
@@ -371,8 +371,11 @@ class Clients:
                 return
             time.sleep(_QUIET_SECONDS)
 
-    def finish(self) -> list[str]:
-        """Stop producing, wait until everything acknowledged is delivered; return the clients' violations."""
+    def finish(self, within_s: float = DRAIN_SECONDS) -> list[str]:
+        """Stop producing, wait until everything acknowledged is delivered; return the clients' violations.
+
+        `within_s`: how long messages may take, without new ones that arrive.
+        """
         self._is_over.set()
         if self.beside is not None:
             self.beside.stop_sending()
@@ -380,18 +383,18 @@ class Clients:
             thread.join(_JOIN_SECONDS)
         self.transacting.is_done.wait(_JOIN_SECONDS)
         self.grpc_transacting.is_done.wait(_JOIN_SECONDS)
-        unfinished = self.grpc.send_last(DRAIN_SECONDS)
+        unfinished = self.grpc.send_last(within_s)
         if self.static is not None:
-            unfinished += self.static.send_last(DRAIN_SECONDS)
-        self._drain()
+            unfinished += self.static.send_last(within_s)
+        self._drain(within_s)
         self._drained.set()
         if self.beside is not None:
             self.beside.drain()
         for thread in (*self._others, *self._static_readers):
             thread.join(_JOIN_SECONDS)
-        self._wait_quiet()
+        self._wait_quiet(within_s)
         if self.static is not None:
-            unfinished += self.static.commit_last(DRAIN_SECONDS)
+            unfinished += self.static.commit_last(within_s)
             self.static.history.check_clients()
         threads = (*self._senders, *self._others, *self._static_senders, *self._static_readers)
         ends = [violation for thread in threads if (violation := thread.violation())]

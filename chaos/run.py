@@ -34,7 +34,7 @@ from rich.console import Console
 from chaos import assignments, beside, filters, grpc_clients, pops, static_topics, timers, transactions
 from chaos.beyond import of_safety
 from chaos.brokers import Broker
-from chaos.clients import CONSUMERS, DELAYS, TOPIC, Clients
+from chaos.clients import CONSUMERS, DELAYS, DRAIN_SECONDS, TOPIC, Clients
 from chaos.faults import KINDS, Faults
 from chaos.logical_history import LogicalHistory
 from chaos.machines import SHARDS, Machine
@@ -64,6 +64,8 @@ SHARDED = 1 / 4
 """Share of the runs in which members are machines with two shards, see `chaos.machines`."""
 HISTORY = "history.jsonl"
 """Name of the history among the stores and logs of a run."""
+BEYOND_DRAIN_SECONDS = 15.0
+"""How long a run waits for messages that may be lost."""
 EARLY_MS = 2.0
 """Tolerance for delayed and timed messages: brokers count whole milliseconds."""
 STATIC_TOPICS = 1 / 3
@@ -152,7 +154,7 @@ def run(
         violations = world.wait_whole()
         is_whole = not violations
         violations += faults.violations
-        violations += clients.finish()
+        violations += clients.finish(BEYOND_DRAIN_SECONDS if is_beyond else DRAIN_SECONDS)
         if is_whole:
             lagging = world.wait_whole()
             is_whole = not lagging

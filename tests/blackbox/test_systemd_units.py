@@ -12,7 +12,7 @@ from tandemq.cli.main import COMMANDS
 from tests.spec import ROOT
 
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
-KINDS = ("broker", "console", "namesrv", "proxy")
+KINDS = ("broker", "console", "kafka", "namesrv", "proxy")
 EXPOSURE_MAX = 2.0
 
 
