@@ -163,7 +163,9 @@ def _install(target: Path, commit: str) -> Path:
     python = environment / "bin" / "python"
     lock = target / "packages.lock"
     texts = [(tree / name).read_text(encoding="utf-8") for name in LOCKS]
-    lock.write_text(locked(texts, [*server_requirements(EXTRAS, tree), *BUILDERS]), encoding="utf-8")
+    project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [extra for extra in EXTRAS if extra in project["optional-dependencies"]]  # it may lack a newer one
+    lock.write_text(locked(texts, [*server_requirements(extras, tree), *BUILDERS]), encoding="utf-8")
     _pip(python, "--no-compile", "--require-hashes", "--only-binary", ":all:", "-r", lock)
     environ = {"PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "SOURCE_DATE_EPOCH": str(date)}
     words = ("-m", "tools.release", "--directory", target / "dist", "build", "--engine", "python")

@@ -55,9 +55,7 @@ def name_of(requirement: str) -> str:
 def server_requirements(extras: Sequence[str] = EXTRAS, root: Path = ROOT) -> list[str]:
     """Return the names of what the servers need directly, from pyproject.toml; `root`: of the sources."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    listed = [*project["dependencies"]]
-    for extra in extras:
-        listed += project["optional-dependencies"].get(extra, ())  # an earlier release may lack an extra
+    listed = [*project["dependencies"], *(item for extra in extras for item in project["optional-dependencies"][extra])]
     return sorted({name_of(item) for item in listed})
 
 

@@ -16,7 +16,7 @@ _TITLES = {part.name: part.title for part in PARTS}
 _WHERE = {"simulation": "simulated", "processes": "real", "clients": "clients"}
 _IN_README = ("simulation", "processes", "clients", "versions", "planted")
 _README_TEXT = (
-    "The last [release gate](docs/internals/release-gate.md); who judges real processes knows only what clients saw:"
+    "The last [release gate](docs/internals/release-gate.md). The judge of real processes knows only what clients saw."
 )
 _HEAD = """# Release gate
 

@@ -14,7 +14,8 @@ from tandemq.cli.support.tls import client_tls
 from tandemq.errors import ConfigError, LocalError
 
 USUAL = tuple(f"http://127.0.0.1:{port}" for port in (5557, 5558, 5559, 5560, 8377))
-"""Where the configuration files of the packages have brokers, name servers, proxies and the console."""
+"""Where the configuration files of the packages have brokers, name servers, proxies, servers of Kafka consumers and
+the console."""
 ANSWER_BYTES_MAX = 64 * 1024
 REASONS_CHARACTERS_MAX = 400
 

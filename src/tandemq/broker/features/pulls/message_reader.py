@@ -242,9 +242,10 @@ class MessageReader:
                     may_wait=may_wait,
                 )
             except NotCached as missing:
-                entries = self._log.reader.entries_before(missing, entries)
-                if not entries:
+                cached = self._log.reader.entries_before(missing, entries)
+                if not 0 < len(cached) < len(entries):
                     raise
+                entries = cached
 
     def _select_all(self, entries: bytes, offset: int, bytes_max: int, limit: int) -> _Selection | None:
         """Select all entries, in far fewer steps than `_select`; None if that is not possible."""

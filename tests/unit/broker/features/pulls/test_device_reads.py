@@ -358,6 +358,19 @@ def test_filter_returns_the_messages_of_files_before_the_one_that_is_not_cached(
     assert bodies == [b"%03d" % at for at in range(1, after, 2)]
 
 
+def test_filter_whose_missing_range_is_in_no_entry_waits_for_the_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_reader, "select_messages", lambda *_: None)
+    monkeypatch.setattr(range_reader.RangeReader, "entries_before", lambda _self, _missing, entries: entries)
+    broker = Uncached(0, property_filter_enable=True)
+    broker.disk.uncached = 0.0
+    broker.broker.run_jobs = True
+    broker.broker.send("TopicA", a="1")
+    broker.forget()
+    opaque = broker.pull(expression="a = 1", kind="SQL92")
+    assert broker.run_reads() == 1
+    assert broker.answer(opaque).code == ResponseCode.SUCCESS
+
+
 # Pops.
 
 
