@@ -10,7 +10,7 @@ I3   a message is stored under one unique key
 I5   a logical offset refers to one message
 I19  a delivered message is in the log at the end
 I23  offsets of a logical queue grow, are those of its segments, and do not overlap; a reader gets every message in
-     turn; a committed offset is found, wherever the queue is
+     turn, with its logical offset; a committed offset is found, wherever the queue is
 I24  a broker that has confirmed that a queue moved away takes no message for it; older mappings are refused
 
 Owner: one run; `chaos.static_topics` fills it from several threads. Does not know: brokers, processes, clocks.
@@ -169,6 +169,10 @@ class LogicalHistory:
         """Record that a broker sent a reader to an earlier offset."""
         if not self.may_go_back:
             self.violations.append(f"I23: a reader of queue {number} at {offset} was sent back to {following}")
+
+    def unmapped(self, number: int) -> None:
+        """Record that a broker delivered messages of a queue without its mapping."""
+        self.violations.append(f"I23: a reader of queue {number} was given messages without a logical offset")
 
     def _beyond(self, segment: Segment, offset: int) -> Segment | None:
         """Return the next segment, if an offset is at its start or behind it."""

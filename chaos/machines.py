@@ -146,13 +146,15 @@ class Machine(Broker):
 
     def stop(self) -> bool:
         """Stop it cleanly; kill shards that no supervisor stops."""
-        was_there = self.is_running
         is_clean = super().stop()
-        if was_there:
-            for deaths in self.shard_deaths.values():
-                deaths.append(mono_ms())
         self._kill_pids(self.shard_pids())
         return is_clean
+
+    def _died(self) -> None:
+        """Note that the supervisor and the shards it stopped are seen dead now."""
+        super()._died()
+        for deaths in self.shard_deaths.values():
+            deaths.append(mono_ms())
 
     def pause(self, seconds: float) -> None:
         """Pause the shard that the clients use."""

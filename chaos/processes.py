@@ -66,6 +66,7 @@ class FaultyChild(Child):
         try:
             self.start()
         except TandemError:
+            self._died()
             text = self.log_path.read_bytes()[before:].decode(errors="replace")
             if _TRACEBACK in text:
                 self.ended.append(f"I16: {self.name} crashed at its start: {text.strip().splitlines()[-1]}")
@@ -94,8 +95,12 @@ class FaultyChild(Child):
         was_there = self.is_running
         is_clean = super().stop()
         if was_there:
-            self.deaths.append(mono_ms())
+            self._died()
         return is_clean
+
+    def _died(self) -> None:
+        """Note that it is seen dead now."""
+        self.deaths.append(mono_ms())
 
     def pause(self, seconds: float) -> None:
         """Pause it with SIGSTOP and SIGCONT."""

@@ -239,15 +239,19 @@ class Reader:
             ResponseCode.PULL_OFFSET_MOVED,
         ):
             return False
-        if answer.code == ResponseCode.SUCCESS:
-            self._take(answer)
+        if answer.code == ResponseCode.SUCCESS and not self._take(answer):
+            return False
         following = int(answer.fields["nextBeginOffset"])
         if following < self._next:
             self._history.sent_back(self._number, self._next, following)
         has_moved, self._next = following != self._next, following
         return has_moved
 
-    def _take(self, answer: Command) -> None:
+    def _take(self, answer: Command) -> bool:
+        """Record the messages of a response; return False if its broker does not know the topic as a static one."""
+        if "offsetDelta" not in answer.fields:
+            self._history.unmapped(self._number)
+            return False
         delta, expected = int(answer.fields["offsetDelta"]), self._next
         for message in decode_messages(answer.body):
             offset = message.queue_offset + delta
@@ -256,6 +260,7 @@ class Reader:
             delivery = Delivery(self._number, offset, group, message.queue_id, message.queue_offset, body)
             self._history.received(delivery, expected)
             expected = offset + 1
+        return True
 
 
 class StaticTopicClients:

@@ -165,6 +165,10 @@ def older_offset_is_found(history: LogicalHistory, _logs: Logs) -> None:
     history.found(0, 1, 0)
 
 
+def broker_lost_its_mapping(history: LogicalHistory, _logs: Logs) -> None:
+    history.unmapped(0)
+
+
 def reader_is_sent_back(history: LogicalHistory, _logs: Logs) -> None:
     history.sent_back(0, START, 1)
 
@@ -204,6 +208,7 @@ def older_mapping_is_taken(history: LogicalHistory, _logs: Logs) -> None:
         (offset_that_nobody_committed, "I23: queue 0 is said to be at 3, and nobody committed that"),
         (committed_offset_is_gone, "I23: queue 0 is at None, 2 was committed"),
         (older_offset_is_found, "I23: queue 0 is at 1, 2 was committed"),
+        (broker_lost_its_mapping, "I23: a reader of queue 0 was given messages without a logical offset"),
         (reader_is_sent_back, "I23: a reader of queue 0 at 1000 was sent back to 1"),
         (older_mapping_is_taken, "I24: a took an older or contradictory mapping"),
     ],

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from chaos.machines import SHARDS, Machine
-from chaos.permissions import overlaps
+from chaos.permissions import overlaps, spans_of
+from chaos.processes import mono_ms
 from chaos.proxy import ProxyLoop
+from tandemq.errors import LocalError
 from tests.chaos.test_permissions import BOTH, NOTHING, NOW
 
 STARTED = "2026-01-02 03:04:05,678 INFO"
@@ -40,6 +42,23 @@ def test_permissions_are_compared_shard_by_shard(tmp_path: Path) -> None:
     for shard, count in ((0, 0), (1, 2)):
         lines = {each.name: each.lines_of(shard) for each in (first, second)}
         assert len(overlaps(lines, {each.name: [] for each in (first, second)}, NOW)) == count
+
+
+def test_permissions_of_a_shard_end_when_its_machine_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = mono_ms() - 1_000
+    found = machine(tmp_path, 0, [line("broker-a-1", begun, BOTH)])
+
+    def refuse() -> None:
+        raise LocalError("shard broker-a did not start")
+
+    monkeypatch.setattr(found, "start", refuse)
+    assert not found.start_if_it_can()
+    ended = mono_ms()
+    spans = spans_of(found.name, found.lines_of(1), "read", found.shard_deaths[1], ended + 5_000)
+    assert [span.start for span in spans] == [begun]
+    assert spans[0].end <= ended
 
 
 @pytest.mark.parametrize(
