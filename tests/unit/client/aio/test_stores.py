@@ -95,11 +95,17 @@ async def send_some(cluster: LocalCluster, count: int) -> None:
         await asyncio.gather(*[producer.send(Message("T", b"%d" % n)) for n in range(count)])
 
 
-def consumer_of(cluster: LocalCluster, **deduplication: object) -> PushConsumer:
+def consumer_of(cluster: LocalCluster, *, close_wait_s: float = 30.0, **deduplication: object) -> PushConsumer:
     settings = Deduplication(**deduplication)  # type: ignore[arg-type]
     first = ConsumeFrom.FIRST
     return PushConsumer(
-        cluster.name_servers, group="g", topics={"T": "*"}, consume_from=first, commit_ms=100, deduplicate=settings
+        cluster.name_servers,
+        group="g",
+        topics={"T": "*"},
+        consume_from=first,
+        commit_ms=100,
+        close_wait_s=close_wait_s,
+        deduplicate=settings,
     )
 
 
@@ -264,7 +270,7 @@ async def test_consumer_closed_while_the_store_is_away_gets_the_message_again(ta
         store.works = False
 
     await send_some(tandemq_broker, 1)
-    async with consumer_of(tandemq_broker, store=store) as consumer:
+    async with consumer_of(tandemq_broker, close_wait_s=1, store=store) as consumer:
         work = asyncio.create_task(consumer.run(handle))
         await until(lambda: consumer.store_failures > 2)
         await consumer.close()
@@ -300,7 +306,7 @@ async def test_handler_that_returns_did_not_fail_if_its_message_cannot_be_noted_
             await message.ack()
 
     await send_some(tandemq_broker, 2)
-    async with consumer_of(tandemq_broker, store=store) as consumer:
+    async with consumer_of(tandemq_broker, close_wait_s=1, store=store) as consumer:
         work = asyncio.create_task(consumer.run(handle, concurrency=2))
         await until(lambda: consumer.store_failures > 2 and len(messages) == 2)
         await consumer.close()
