@@ -6,7 +6,7 @@
 
 cdef extern from *:
     """
-    enum { PART_BYTES = 32 << 10, PAGE_BYTES_MIN = 4096 };
+    enum { PART_BYTES = 32 << 10, GROUP_PARTS = 8, PAGE_BYTES_MIN = 4096 };
 
     #if defined(__linux__) && UINTPTR_MAX > 0xFFFFFFFFu
     #include <setjmp.h>
@@ -78,18 +78,21 @@ cdef extern from *:
     /* No longer count the pages that were read as memory of this process; the page cache keeps them. */
     static void release_pages(const unsigned char *data, size_t size) { madvise((void *)data, size, MADV_DONTNEED); }
 
-    /* Whether the page cache has all pages of a part of a mapped file. */
-    static int has_pages(const unsigned char *data, size_t size)
+    /* Write for each part of a group, which begins at `data`, whether the page cache has all its pages. */
+    static void find_held(const unsigned char *data, size_t size, unsigned char *held)
     {
-        unsigned char pages[PART_BYTES / PAGE_BYTES_MIN];
-        size_t at, count = (size + PAGE_BYTES_MIN - 1) / PAGE_BYTES_MIN;
-        memset(pages, 1, sizeof pages);  /* pages may be larger */
+        unsigned char pages[GROUP_PARTS * (PART_BYTES / PAGE_BYTES_MIN)];
+        const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+        size_t at, part, end;
+        memset(held, 0, GROUP_PARTS);
         if (mincore((void *)data, size, pages))
-            return 0;
-        for (at = 0; at < count; at++)
-            if (!(pages[at] & 1))
-                return 0;
-        return 1;
+            return;
+        memset(held, 1, GROUP_PARTS);
+        for (at = 0; at < size; at += page) {
+            end = at + page < size ? at + page : size;
+            for (part = at / PART_BYTES; !(pages[at / page] & 1) && part * PART_BYTES < end; part++)
+                held[part] = 0;
+        }
     }
     #else
     static int copy_guarded(unsigned char *to, const unsigned char *from, size_t size)
@@ -97,15 +100,16 @@ cdef extern from *:
     static const unsigned char *map_file(int fd, size_t size) { (void)fd; (void)size; return NULL; }
     static void unmap(const unsigned char *data, size_t size) { (void)data; (void)size; }
     static void release_pages(const unsigned char *data, size_t size) { (void)data; (void)size; }
-    static int has_pages(const unsigned char *data, size_t size) { (void)data; (void)size; return 0; }
+    static void find_held(const unsigned char *data, size_t size, unsigned char *held)
+    { (void)data; (void)size; memset(held, 0, GROUP_PARTS); }
     #endif
     """
-    enum: PART_BYTES
+    enum: PART_BYTES, GROUP_PARTS
     bint copy_guarded(unsigned char *to, Bytes data, size_t size) noexcept
     Bytes map_file(int descriptor, size_t size) noexcept
     void unmap(Bytes data, size_t size) noexcept
     void release_pages(Bytes data, size_t size) noexcept
-    bint has_pages(Bytes data, size_t size) noexcept
+    void find_held(Bytes data, size_t size, unsigned char *held) noexcept
 
 
 cdef enum:
@@ -115,7 +119,7 @@ cdef enum:
 cdef Py_ssize_t TOUCHED_BYTES_MAX = <Py_ssize_t>2 << 30
 
 cdef enum PartState:
-    UNREAD, READ_ONCE, HELD, MISSING
+    UNKNOWN_PART, HELD, MISSING
     TOUCHED = 4  # A bit: pages of the part are mapped, and count as memory of the process.
 
 
@@ -124,29 +128,36 @@ cdef class MappedFile:
     cdef Bytes data
     cdef Py_ssize_t size, touched_bytes  # `touched_bytes`: of the parts with mapped pages.
     cdef bytearray parts
+    cdef bytearray groups_read  # Whether a part of the group, of GROUP_PARTS, has been read.
 
     cdef bint holds(self, int64_t at, Py_ssize_t size) noexcept:
-        """Whether the page cache has bytes of the file; asked at the second read of a part, as a call costs a read."""
+        """Whether the page cache has bytes of the file, as far as is known."""
         cdef unsigned char *states = <unsigned char *>PyByteArray_AS_STRING(self.parts)
         cdef Py_ssize_t part
-        cdef unsigned char touched
         cdef bint is_held = True
         if size <= 0 or at < 0 or at + size > self.size:
             return False
         for part in range(at // PART_BYTES, (at + size - 1) // PART_BYTES + 1):
-            touched = states[part] & TOUCHED
-            if states[part] & ~TOUCHED == UNREAD:
-                states[part] = READ_ONCE | touched
-            elif states[part] & ~TOUCHED == READ_ONCE:
-                if has_pages(self.data + part * PART_BYTES, min(PART_BYTES, self.size - part * PART_BYTES)):
-                    states[part] = HELD | touched
-                else:
-                    states[part] = MISSING | touched
+            if states[part] & ~TOUCHED == UNKNOWN_PART:
+                self.find_out(part // GROUP_PARTS)
             if states[part] == HELD:
                 states[part] |= TOUCHED
                 self.touched_bytes += PART_BYTES
             is_held = is_held and states[part] == HELD | TOUCHED
         return is_held
+
+    cdef void find_out(self, Py_ssize_t group) noexcept:
+        """Find out which parts of a group the page cache has, at the second read: the question costs more than a read."""
+        cdef unsigned char *states = <unsigned char *>PyByteArray_AS_STRING(self.parts)
+        cdef char *groups_read = PyByteArray_AS_STRING(self.groups_read)
+        cdef unsigned char[GROUP_PARTS] held
+        cdef Py_ssize_t first = group * GROUP_PARTS, part
+        if not groups_read[group]:
+            groups_read[group] = True
+            return
+        find_held(self.data + first * PART_BYTES, min(GROUP_PARTS * PART_BYTES, self.size - first * PART_BYTES), held)
+        for part in range(first, min(first + GROUP_PARTS, PyByteArray_GET_SIZE(self.parts))):
+            states[part] = (HELD if held[part - first] else MISSING) | (states[part] & TOUCHED)
 
     cdef bint copy(self, unsigned char *to, int64_t at, Py_ssize_t size) noexcept:
         """Copy bytes that the page cache has; False if that is not possible."""
@@ -163,12 +174,13 @@ cdef class MappedFile:
         """Give back the memory of the pages that were read."""
         if self.touched_bytes:
             release_pages(self.data, self.size)
-            self.keep(HELD | READ_ONCE | MISSING)
+            self.keep(HELD | MISSING)
             self.touched_bytes = 0
 
     cdef void age(self) noexcept:
         """Forget what the page cache has."""
         self.keep(TOUCHED)
+        memset(PyByteArray_AS_STRING(self.groups_read), 0, PyByteArray_GET_SIZE(self.groups_read))
 
     cdef void keep(self, unsigned char bits) noexcept:
         """Keep these bits of the state of each part."""
@@ -198,4 +210,5 @@ cdef MappedFile mapped_file(int descriptor, Py_ssize_t size):
     file = MappedFile.__new__(MappedFile)
     file.data, file.size = data, size
     file.parts = bytearray((size + PART_BYTES - 1) // PART_BYTES)
+    file.groups_read = bytearray((size + GROUP_PARTS * PART_BYTES - 1) // (GROUP_PARTS * PART_BYTES))
     return file

@@ -91,13 +91,28 @@ def is_mapped(path: Path) -> bool:
 def test_mapped_files_are_read_as_the_files_are(expression: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
     store = stored(tmp_path, sizes)
     found = expected(store, expression)
-    read_all(store, expression)  # each part of a file is asked for at its second read
+    read_all(store, expression)  # it is asked at the second read what the page cache has
     before = store.log.reader.bytes_read, mapped_bytes(store)
     assert read_all(store, expression) == found
     if IS_MAPPED:
         mapped = mapped_bytes(store) - before[1]
         assert mapped > 0
         assert store.log.reader.bytes_read - before[0] <= 1.1 * mapped, "almost nothing is read by calls"
+
+
+@pytest.mark.parametrize("expression", FILTERS)
+@pytest.mark.parametrize("at", [0, 150_000, 399_000])
+def test_bytes_that_the_page_cache_lacks_are_read_from_the_file(expression: str, at: int, tmp_path: Path) -> None:
+    store = stored(tmp_path)
+    found = expected(store, expression)
+    for path in (tmp_path / "commitlog").iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), at, 70_000, os.POSIX_FADV_DONTNEED)  # of several parts
+    for _ in range(3):
+        assert read_all(store, expression) == found
+        store.log.reader.age()
 
 
 @pytest.mark.parametrize("expression", FILTERS)
