@@ -20,7 +20,6 @@ cdef enum:
     EXACT_PLACES_MAX = 22
     LENGTHS_KEPT = 63
     RECORD_COST = 64
-    PREFETCHED = 6
 
 cdef enum Operation:  # the numbers of program.py
     CONSTANT, PROPERTY, NEGATIVE, TRUTH, NOT_OF, ALL_OF, ANY_OF, EQUAL, ORDER, ONE_OF, CONTAINS

@@ -10,6 +10,8 @@ cdef enum:
     # Records of one queue in a block from which on the block is read at once, and in how many this is seen.
     DENSE_COUNT = 48
     DENSE_SAMPLE = 8
+    # How many records ahead one is brought into the processor's cache.
+    PREFETCHED = 6
     # Topic and properties with their lengths.
     TAIL_BYTES_MAX = 2 + 65535 + 2 + 32767
     COUNTED_BLOCKS_MAX = 8192
@@ -382,6 +384,7 @@ cdef bint copy_records(
     cdef Record parsed
     sources.piece = b""
     while record <= last:
+        sources.prefetch(min(record + PREFETCHED, last))
         if not sources.fetch(to, record, last, recent_start, recent, True):
             return False
         if not (read_record(to, record.size, &parsed) and is_record_of(&parsed, record, queue_id, topic)):
