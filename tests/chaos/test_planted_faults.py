@@ -35,7 +35,7 @@ CASES = (
     Case("apart", "lease-for-ever", (3,), ("I6",)),
     Case("clock", "ends-when-the-clock-goes-back", (3,), ("I16",)),
     Case("configure", "permission-not-looked-up", (19, 32), ("I6",)),
-    Case("cpu", "ends-when-slow", (3, 18), ("I16",)),
+    Case("cpu", "ends-when-slow", (3, 18), ("I14", "I16")),
     Case("eio", "ignores-failed-syncs", (3,), ("I14",)),
     Case("emfile", "fails-without-descriptors", (3, 4, 6, 18), ("I14", "I16")),
     Case("enospc", "failed-write-is-acked", (3,), ("I1", "I5")),
@@ -54,7 +54,7 @@ CASES = (
     Case("network", "slave-never-returns", (340, 106), ("I14",)),
     Case("pause", "lease-for-ever", (3,), ("I6",)),
     Case("restart", "ends-at-once", (3,), ("I16",)),
-    Case("quota", "ends-when-slow", (51, 3), ("I16",)),
+    Case("quota", "ends-when-slow", (51, 3), ("I14", "I16")),
     Case("switch", "ends-when-switched", (3,), ("I16",)),
     Case("thread", "lease-for-ever", (3, 18), ("I6",)),
 )

@@ -61,9 +61,13 @@ cdef class QueueTail:
     def commit_staged(self):
         self.commit()
 
+    cdef void unstage(self, int64_t queue_offset):
+        """Drop the staged entries from a queue offset on."""
+        self.next_offset = max(queue_offset, self.max_offset)
+        self.entries.size = min(self.entries.size, (self.next_offset - self.tail_start) * ENTRY_BYTES)
+
     def drop_staged(self):
-        self.next_offset = self.max_offset
-        self.entries.size = min(self.entries.size, (self.max_offset - self.tail_start) * ENTRY_BYTES)
+        self.unstage(self.max_offset)
 
     def tail(self, int64_t queue_offset, int64_t stop):
         cdef Py_ssize_t first = max(0, (queue_offset - self.tail_start) * ENTRY_BYTES)

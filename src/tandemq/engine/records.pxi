@@ -295,6 +295,7 @@ def stage_records(data, queue_for, entry_code, topic_deleted):
     cdef QueueTail queue
     cdef Buffer keys
     cdef list queues = []
+    cdef list begun = []  # Queues, each with its next queue offset before its first record here.
     cdef dict known = {}
     cdef object found
     if not size:
@@ -325,6 +326,7 @@ def stage_records(data, queue_for, entry_code, topic_deleted):
                     if found is None:
                         continue
                     known[record.queue_id] = found
+                    begun.append((found, (<QueueTail?>found).next_offset))
                 queue = <QueueTail?>found
                 if is_delayed:
                     code = entry_code(SCHEDULE_NAME, record.properties.data[:record.properties.size], store_ms)
@@ -344,6 +346,10 @@ def stage_records(data, queue_for, entry_code, topic_deleted):
             if record.sys_flag & TRANSACTION_BITS != ROLLBACK:
                 append_keys(&keys, topic_hash, named.unique, named.keys, record.log_offset, store_ms)
         return StagedRecords(queues, taken(&keys, 0), store_ms)
+    except BaseException:
+        for found, before in reversed(begun):
+            (<QueueTail?>found).unstage(before)
+        raise
     finally:
         PyMem_Free(keys.data)
 

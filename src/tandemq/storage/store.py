@@ -315,8 +315,17 @@ class Store:
         return tags_code(properties)
 
     def append_copy(self, data: Buffer) -> None:
-        """Append verified bytes of the master's log: whole records, perhaps a blank after them, within one file."""
-        found = stage_records(data, self._queue_for, self.entry_code, self._deleted_in_copy)
+        """Append verified bytes of the master's log: whole records, perhaps a blank after them, within one file.
+
+        Raises:
+            DiskFailed: a queue cannot be opened. Nothing that was appended since the last commit is stored.
+        """
+        try:
+            found = stage_records(data, self._queue_for, self.entry_code, self._deleted_in_copy)
+        except StoreError:
+            self.log.drop_appended()
+            self._drop_staged()
+            raise
         self.append(RecordBatch(self.log.end, (data,), self._present(found.queues), found.keys, found.store_ms))
 
     def _present(self, queues: list[ConsumeQueue]) -> list[ConsumeQueue]:
@@ -330,6 +339,13 @@ class Store:
         if found is not None:
             return found
         return None if name in self.without_queues or self._is_unfit(name, queue_id) else self.queue(name, queue_id)
+
+    def _drop_staged(self) -> None:
+        """Drop the entries of records that are not in the log."""
+        for queue in self.touched:
+            queue.drop_staged()
+        self.touched.clear()
+        self._staged_keys.clear()
 
     def take_woken(self) -> list[ConsumeQueue]:
         """Return the queues with held pulls that got messages since the last call."""
@@ -345,10 +361,7 @@ class Store:
         try:
             written = self.log.write()
         except StoreError:
-            for queue in self.touched:
-                queue.drop_staged()
-            self.touched.clear()
-            self._staged_keys.clear()
+            self._drop_staged()
             raise
         if self.touched:
             commit_staged(self.touched, self._woken)

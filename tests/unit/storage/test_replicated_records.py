@@ -5,6 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandemq.codec.record.record import encode_record, parse_record
+from tandemq.errors import DiskFailed
+from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store, StoreConfig
 from tests.unit.storage.harness import HOST, NOW_MS, derived, new_disk, queue_entries, start
 
@@ -104,3 +106,51 @@ def test_changed_records_are_dispatched_as_one_by_one(changes: list[tuple[int, F
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_of_all_records_is_dispatched_as_one_by_one(change: Fields) -> None:
     same([[uniform(number) | change for number in range(COUNT)]] * 2)
+
+
+@pytest.mark.parametrize("failing", range(6))
+def test_pieces_with_a_queue_that_cannot_be_opened_are_appended_later(
+    failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without open files: none of the pieces of the turn is stored, and all of them when they come again."""
+    disk, other_disk = new_disk(), new_disk()
+    store, expected = start(disk, CONFIG), start(other_disk, CONFIG)
+    topics = b"T", b"U"
+    turns = [
+        [[uniform(number) | {"topic": topics[number % 2]} for number in numbers] for numbers in pieces]
+        for pieces in ([range(2), range(2, 6), range(6, 18)], [range(18, COUNT)])
+    ]
+    opened = 0
+    open_queue = Store.queue
+
+    def fail(self: Store, topic: str, queue_id: int) -> ConsumeQueue:
+        nonlocal opened
+        if self is store and (topic, queue_id) not in self.queues:
+            opened += 1
+            if opened - 1 == failing:
+                raise DiskFailed("too many open files")
+        return open_queue(self, topic, queue_id)
+
+    monkeypatch.setattr(Store, "queue", fail)
+    failures = base = 0
+    for pieces in turns:
+        logs: list[bytes] = []
+        for messages in pieces:
+            logs.append(log_of(messages, base + sum(map(len, logs))))
+        for log in logs:
+            expected.append_copy(log)
+        expected.commit()
+        while store.log.end == base:
+            try:
+                for log in logs:
+                    store.append_copy(log)
+            except DiskFailed:
+                failures += 1
+            store.commit()
+        base += sum(map(len, logs))
+    assert failures == 1
+    assert queue_entries(store) == queue_entries(expected)
+    assert store.log.read(0, base) == expected.log.read(0, base)
+    store.close()
+    expected.close()
+    assert derived(disk) == derived(other_disk)

@@ -68,4 +68,7 @@ class Moves:
 
     def _queue_for(self, name: bytes, queue_id: int) -> ConsumeQueue | None:
         topic = self._topics.get(name.decode())
-        return None if topic is None else self._topics.queue(topic, queue_id)
+        try:
+            return None if topic is None else self._topics.queue(topic, queue_id)
+        except StoreError:  # the caller meets the error too, with the first message of this queue
+            return None

@@ -63,8 +63,12 @@ class QueueTail:
 
     def drop_staged(self) -> None:
         """Drop the staged entries: their messages could not be written to the log."""
-        self.next_offset = self.max_offset
-        del self._entries[(self.max_offset - self.tail_start) * QUEUE_ENTRY_BYTES :]
+        self.unstage(self.max_offset)
+
+    def unstage(self, queue_offset: int) -> None:
+        """Drop the staged entries from a queue offset on."""
+        self.next_offset = max(queue_offset, self.max_offset)
+        del self._entries[(self.next_offset - self.tail_start) * QUEUE_ENTRY_BYTES :]
 
     def tail(self, queue_offset: int, stop: int) -> bytes:
         """Return the packed entries `[queue_offset, stop)`, all of them at or after `tail_start`."""

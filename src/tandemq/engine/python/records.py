@@ -102,6 +102,9 @@ class RecordQueue(Protocol):
     def stage(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
         """Stage the entry of a record at the queue offset that the record states; False if that entry exists."""
 
+    def unstage(self, queue_offset: int) -> None:
+        """Drop the staged entries from a queue offset on."""
+
 
 _Queue = TypeVar("_Queue", bound=RecordQueue)
 
@@ -131,30 +134,41 @@ def stage_records(
             a deletion.
         entry_code: returns the tags code of an entry of the delay topic, for topic, properties and store time.
         topic_deleted: called with the properties of a record of `DELETION_TOPIC`.
+
+    Raises:
+        Exception: what the callables raise; no entry is staged then.
     """
     store_ms = 0
     queues: list[_Queue] = []
     keys: list[bytes] = []
-    for record in _records(bytes(data)):
-        store_ms = record.store_ms
-        topic = record.topic.decode("utf-8", "replace")
-        if topic == DELETION_TOPIC:
-            topic_deleted(record.properties)
-            continue
-        transaction = record.sys_flag & _TRANSACTION_BITS
-        if transaction not in (_PREPARED, _ROLLBACK):
-            queue = queue_for(record.topic, record.queue_id)
-            if queue is None:
+    begun: list[tuple[_Queue, int]] = []
+    """Queues, each with its next queue offset before a record."""
+    try:
+        for record in _records(bytes(data)):
+            store_ms = record.store_ms
+            topic = record.topic.decode("utf-8", "replace")
+            if topic == DELETION_TOPIC:
+                topic_deleted(record.properties)
                 continue
-            if topic == SCHEDULE_TOPIC:
-                code = entry_code(topic, record.properties, store_ms)
-            else:
-                code = tags_code(record.properties)
-            is_first = queue.next_offset == queue.max_offset
-            if queue.stage(record.queue_offset, record.log_offset, record.size, code) and is_first:
-                queues.append(queue)
-        if transaction != _ROLLBACK:
-            keys.append(key_rows(topic, record.properties, record.log_offset, store_ms))
+            transaction = record.sys_flag & _TRANSACTION_BITS
+            if transaction not in (_PREPARED, _ROLLBACK):
+                queue = queue_for(record.topic, record.queue_id)
+                if queue is None:
+                    continue
+                begun.append((queue, queue.next_offset))
+                if topic == SCHEDULE_TOPIC:
+                    code = entry_code(topic, record.properties, store_ms)
+                else:
+                    code = tags_code(record.properties)
+                is_first = queue.next_offset == queue.max_offset
+                if queue.stage(record.queue_offset, record.log_offset, record.size, code) and is_first:
+                    queues.append(queue)
+            if transaction != _ROLLBACK:
+                keys.append(key_rows(topic, record.properties, record.log_offset, store_ms))
+    except BaseException:
+        for queue, queue_offset in reversed(begun):
+            queue.unstage(queue_offset)
+        raise
     return StagedRecords(queues, b"".join(keys), store_ms)
 
 

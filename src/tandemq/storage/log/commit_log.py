@@ -94,11 +94,7 @@ class CommitLog:
         self.truncations += 1
         self.end = self.written_end = end
         self.flushed_offset = min(flushed, end)
-        self._segment_end = end - end % self.segment_bytes + self.segment_bytes
-        if end and end % self.segment_bytes == 0 and end == self._segments.capacity_end:
-            self._segment_end = end
-        if not self._segments.starts and end == 0:
-            self._segment_end = self.segment_bytes
+        self._segment_end = self._file_end(end)
         self._pending.clear()
         self._rolls.clear()
         self.reader.forget()
@@ -244,9 +240,20 @@ class CommitLog:
                 self._segments.erase([(start + position, size) for position, size in _records_in(data)], start)
             except StoreError as error:
                 self.refused = error
-        self._segment_end = start - start % self.segment_bytes + self.segment_bytes
-        if start and start % self.segment_bytes == 0 and start == self._segments.capacity_end:
-            self._segment_end = start
+        self._segment_end = self._file_end(start)
+
+    def drop_appended(self) -> None:
+        """Drop the appended records that are not written."""
+        self._pending.clear()
+        self._rolls.clear()
+        self.end = self.written_end
+        self._segment_end = self._file_end(self.end)
+
+    def _file_end(self, end: int) -> int:
+        """Return where the file ends that a log with this end goes on in; `end` itself: in a new file."""
+        if end and end % self.segment_bytes == 0 and end == self._segments.capacity_end:
+            return end
+        return end - end % self.segment_bytes + self.segment_bytes
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` written bytes from `offset`, not beyond that file; b"" at the end of the log.

@@ -7,7 +7,9 @@ import pytest
 from tandemq.boundary import Now, Turn
 from tandemq.broker.features.delay import service
 from tandemq.broker.kernel import moves
-from tests.unit.broker.harness import Harness
+from tandemq.errors import DiskFailed
+from tandemq.storage.consume_queue import ConsumeQueue
+from tests.unit.broker.harness import Harness, messages_in
 
 
 def test_message_is_delivered_when_it_is_due_and_not_at_the_next_look(tmp_path: Path) -> None:
@@ -75,3 +77,32 @@ def test_deliveries_of_a_turn_end_with_its_time(tmp_path: Path, monkeypatch: pyt
     assert (sum(steps[1]), sum(steps[2])) == (30, 5)
     assert max(steps[1]) <= 5
     assert found[2].index(5) < found[1].index(30), "no level waits for the end of another"
+
+
+def test_queue_that_cannot_be_opened_delays_its_messages_and_leaves_others_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Harness(tmp_path)
+    for topic in ("T", "U"):
+        broker.create_topic(topic)
+    broker.send("T", b"before")
+    for body, topic in ((b"1", "T"), (b"2", "U"), (b"3", "T")):
+        broker.send(topic, body, DELAY="1")
+    store, fails = broker.node.store, True
+    open_queue = store.queue
+
+    def fail(topic: str, queue_id: int) -> ConsumeQueue:
+        if fails and topic == "U":
+            raise DiskFailed("too many open files")
+        return open_queue(topic, queue_id)
+
+    monkeypatch.setattr(store, "queue", fail)
+    broker.pass_time(3_000)
+    broker.send("T", b"after")
+    fails = False
+    broker.pass_time(3_000)
+    answers = {topic: broker.pull(topic) for topic in ("T", "U")}
+    bodies = {topic: [one.body for one in messages_in(answer)] for topic, answer in answers.items() if answer}
+    assert bodies["U"] == [b"2"]
+    assert sorted(bodies["T"]) == [b"1", b"3", b"after", b"before"]
+    assert bodies["T"][:2] == [b"before", b"1"]
