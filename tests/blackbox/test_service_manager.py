@@ -100,6 +100,13 @@ def test_process_reports_that_it_serves_lives_and_stops(tmp_path: Path, words: t
         assert manager.process.wait(WAIT_S) == 0
 
 
+def test_status_of_the_kafka_front_says_when_no_name_server_responds(tmp_path: Path) -> None:
+    with managed(tmp_path, KAFKA) as manager:
+        manager.receive("READY=1")
+        manager.receive("STATUS=not ready: no name server responds")
+        manager.receive("WATCHDOG=1")
+
+
 @pytest.mark.parametrize("more", [(), ("--processes", "2")], ids=["one", "two"])
 def test_proxy_reports_as_one_process_even_with_several(tmp_path: Path, more: tuple[str, ...]) -> None:
     port = free_port()

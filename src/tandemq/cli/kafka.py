@@ -156,7 +156,7 @@ async def _serve(
             facts = json.dumps({"address": where, "pid": os.getpid()} | measured)
             click.echo(facts if as_json else f"tandemq kafka at {where}")
 
-        await wait_for_signal(ready, manager, f"serving at {address.host}:{port}")
+        await wait_for_signal(ready, manager, f"{address.host}:{port}", cluster.not_ready)
     finally:
         if monitoring is not None:
             monitoring.close()

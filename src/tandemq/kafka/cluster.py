@@ -6,6 +6,7 @@ master is asked first, then the slaves that serve consumers.
 Source: tandemq.client.core.operations; docs/reference/requests.md, "pull".
 """
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,6 +31,8 @@ T = TypeVar("T")
 HELD_MS = 15_000
 """How long brokers hold a pull: longer than consumers wait, so that the next fetch takes its response."""
 START_TIMEOUT_MS = 3_000
+READY_S = 8.0
+"""How long a name server may take to say which brokers there are."""
 MESSAGES_MAX, BULK_MESSAGES_MAX = 32, 4_096
 """Maximum number of messages of a pull, and of a large one, which brokers limit by their own settings too."""
 HOLES_MAX = 64
@@ -100,6 +103,14 @@ class ClusterReader:
         """
         info = await self._run(cluster_info(self._shell.node.routes))
         return [address for group in info.brokers.values() for address in group.members.values()]
+
+    async def not_ready(self) -> str:
+        """Return why consumers get errors now; "" if they do not."""
+        try:
+            async with asyncio.timeout(READY_S):
+                return "" if await self.addresses() else "no broker is registered"
+        except (TandemError, TimeoutError) as error:
+            return str(error) or "no name server responds"
 
     async def check_user(self, addresses: Sequence[str]) -> None:
         """Have the first broker that responds check the user that signs. Brokers of RocketMQ, and those without access

@@ -9,12 +9,11 @@ import asyncio
 from collections.abc import Iterator
 from time import monotonic_ns
 
-from tandemq.errors import TandemError
 from tandemq.kafka.cluster import ClusterReader
 from tandemq.kafka.front import KafkaFront
 from tandemq.kafka.server import KafkaServer
 from tandemq.real.clock import read_clock
-from tandemq.real.monitoring.listener import LOOP_SECONDS, MonitoringListener
+from tandemq.real.monitoring.listener import MonitoringListener
 from tandemq.real.monitoring.metered_node import Answer, Question, QuestionKind
 from tandemq.real.network.addresses import text_of
 from tandemq.telemetry.exposition import RenderedFamily, TextRenderer
@@ -77,12 +76,8 @@ class KafkaMonitoring:
 
     async def _check(self, question: Question) -> None:
         """Answer whether brokers are registered."""
-        try:
-            async with asyncio.timeout(LOOP_SECONDS - 1):
-                reasons = [] if await self._cluster.addresses() else ["no broker is registered"]
-        except (TandemError, TimeoutError) as error:
-            reasons = [str(error) or "no name server responds"]
-        question.reply(Answer(question.kind, reasons=reasons))
+        reason = await self._cluster.not_ready()
+        question.reply(Answer(question.kind, reasons=[reason] if reason else []))
 
     def collect(self) -> Iterator[Batch]:
         """Yield the batches."""

@@ -13,7 +13,7 @@ import signal
 import socket
 import ssl
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tandemq.errors import ConfigError, LocalError, NetworkError, ProtocolError, TandemError
@@ -203,15 +203,30 @@ async def _read_frame(reader: StreamReader) -> bytes | None:
         return await reader.readexactly(size)
 
 
-async def wait_for_signal(ready: Callable[[], None], manager: ServiceManager, status: str) -> None:
-    """Call `ready`, report to the service manager that the loop turns, and return at SIGTERM or SIGINT."""
+async def wait_for_signal(
+    ready: Callable[[], None], manager: ServiceManager, where: str, not_ready: Callable[[], Awaitable[str]]
+) -> None:
+    """Call `ready`, report to the service manager that the loop turns, and return at SIGTERM or SIGINT.
+
+    `where`: the address; `not_ready`: returns why consumers get errors now, or "".
+    """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     ready()
+    reason, report_s = "", manager.report_ns / 1e9
+
+    async def look() -> None:
+        nonlocal reason
+        while True:
+            reason = await not_ready()
+            await asyncio.sleep(report_s)
+
+    looking = loop.create_task(look())
     while not stopped.is_set():
-        manager.alive(status)
+        manager.alive(f"not ready: {reason}" if reason else f"serving at {where}")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stopped.wait(), manager.report_ns / 1e9)
+            await asyncio.wait_for(stopped.wait(), report_s)
+    looking.cancel()
     manager.stopping()
