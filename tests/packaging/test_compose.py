@@ -55,7 +55,7 @@ def test_commands_of_services_exist(services: dict[str, Any], monkeypatch: pytes
     own = {
         name: service for name, service in services.items() if service["image"] == f"localhost/tandemq:{__version__}"
     }
-    assert set(own) == {"namesrv", "group", "broker-0", "broker-1", "proxy", "console"}
+    assert set(own) == {"namesrv", "group", "broker-0", "broker-1", "proxy", "kafka", "console"}
     for service in own.values():
         words = [word for word in service["command"] if not word.startswith(("--certificate=", "--key="))]
         assert parsed(words).command.name

@@ -41,14 +41,22 @@ VALUES: dict[str, dict[str, Any]] = {
     "TLS": {
         "tls": {"existingSecret": "certificates", "replication": True, "checkHost": True},
         "broker": {"address": "dns"},
+        "kafka": {"enabled": True, "advertisedHost": "kafka.example.org"},
+        "auth": {"enabled": True},
     },
     "no persistence": {
         part: {"persistence": {"enabled": False}} for part in ("broker", "nameServer", "registry", "console")
-    },
+    }
+    | {"kafka": {"enabled": True, "persistence": {"enabled": False}}},
     "existing claims": {
         "groups": [SINGLE],
         "registry": {"persistence": {"existingClaim": "old-registry"}},
         "console": {"enabled": True, "persistence": {"existingClaim": "old-console"}},
+        "kafka": {"enabled": True, "persistence": {"existingClaim": "old-kafka"}},
+    },
+    "Kafka": {
+        "kafka": {"enabled": True},
+        "monitoring": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
     },
     "everything": {
         "groups": [{"name": "broker-a", "replicas": 3}, PAIR],
@@ -254,7 +262,7 @@ def test_existing_claims_are_used(tmp_path: Path) -> None:
         for volume in pod["volumes"]
         if "persistentVolumeClaim" in volume
     }
-    assert used == {"old-store", "old-registry", "old-console"}
+    assert used == {"old-store", "old-registry", "old-console", "old-kafka"}
     assert not of_kind(objects, "PersistentVolumeClaim")
 
 
@@ -351,6 +359,7 @@ def test_job_publishes_what_the_registry_lacks_and_keeps_the_rest(tmp_path: Path
         (["--set", "registry.zookeeper.address=zk:2181,nameServer.replicas=0"], "at least 1 is needed"),
         (["--set", "registry.zookeeper.address=zk:2181,registry.etcd.address=etcd:2379"], "not both"),
         (["--set", "registry.etcd.address=https://etcd:2379"], "registry.etcd.address"),
+        (["--set", "kafka.enabled=true,auth.enabled=true"], "set tls.existingSecret"),
         (
             [
                 "--set",
@@ -373,8 +382,11 @@ def test_notes_name_the_addresses_of_clients(tmp_path: Path) -> None:
     (chart / "templates" / "notes.yaml").write_text(shown)
     words = ["template", "queues", str(chart), "--namespace", "apps", "--kube-version", "1.33.0"]
     words += ["--show-only", "templates/notes.yaml"]
-    notes = helm.run(helm.program(), *words, "--set", "console.enabled=true,auth.enabled=true")
+    notes = helm.run(helm.program(), *words, "--set", "console.enabled=true,kafka.enabled=true")
     assert "queues-tandemq-registry-0.queues-tandemq-registry.apps.svc.cluster.local:9876" in notes
     assert "kubectl -n apps exec queues-tandemq-broker-a-0 -- tandemq ha check" in notes
     assert "kubectl -n apps logs deployment/queues-tandemq-console" in notes
-    assert "the secret queues-tandemq-admin" in notes
+    assert "queues-tandemq-kafka.apps.svc:9092" in notes
+    assert "Every client that reaches the brokers may do everything" in notes
+    with_users = helm.run(helm.program(), *words, "--set", "auth.enabled=true")
+    assert "the secret queues-tandemq-admin" in with_users

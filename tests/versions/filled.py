@@ -125,6 +125,11 @@ def run(words: list[str]) -> str:
     return done.stdout
 
 
+def succeeds(words: list[str]) -> bool:
+    """Run a command; return whether it succeeds."""
+    return subprocess.run(words, capture_output=True, timeout=120, check=False).returncode == 0
+
+
 def fill(broker: Alone) -> None:
     """Use every feature; what waits becomes due `WAIT_S` and `INVISIBLE_S` later."""
     asyncio.run(_send(broker.at))

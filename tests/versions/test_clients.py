@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from tandemq.coordination.registry.records import Mode
 from tandemq.run.children import Child, ChildCluster
+from tests.blackbox.programs import wait_until
 from tests.blackbox.test_console_tls import make_token
 from tests.versions import client, filled
 from tests.versions.filled import VersionedCluster
@@ -53,7 +55,7 @@ COMMANDS = (
     ("topic", "delete", "Commands", "--yes"),
     ("group", "delete", "commanders", "--yes"),
 )
-"""Each succeeds, one after the other."""
+"""Each succeeds, one after the other; `ha check` once the slave has a link to its new master."""
 
 
 def use_client(version: Version, name_servers: str, topic: str) -> dict[str, Any]:
@@ -84,7 +86,10 @@ def use_commands(version: Version, name_servers: str) -> dict[str, Any]:
     """Run all commands; return the JSON of those that print some, by their first words."""
     printed: dict[str, Any] = {}
     for words in COMMANDS:
-        output = filled.run(version.command(*words, "--namesrv", name_servers))
+        command = version.command(*words, "--namesrv", name_servers)
+        if words[:2] == ("ha", "check"):
+            wait_until(partial(filled.succeeds, command), "the group is healthy")
+        output = filled.run(command)
         if words[-1] == "--json":
             printed[" ".join(words[:2])] = json.loads(output)
     return printed
