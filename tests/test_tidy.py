@@ -105,6 +105,7 @@ OUTERMOST = frozenset(
         "src/tandemq/real/workers.py",
         "src/tandemq/real/monitoring/listener.py",
         "src/tandemq/broker/node.py",
+        "src/tandemq/nameserver/node.py",
         "src/tandemq/cli/__init__.py",
         "src/tandemq/client/aio/checked_deliveries.py",  # calls a store of the user's
         "src/tandemq/client/aio/handlers.py",

@@ -40,6 +40,10 @@ _Config = TypeVar("_Config", BrokerConfig, NameServerConfig, ProxyConfig)
 _Changeable = TypeVar("_Changeable", BrokerConfig, NameServerConfig)
 HIDDEN = "***"
 """Shown instead of a secret."""
+CHANGE_CHARACTERS_MAX = 64 << 10
+"""Length of an operator's change; all settings of a node are a tenth of that."""
+ERRORS_MAX = 20
+"""Number of wrong settings that an error names."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z")
 _COMMAND_LINE = "command line"
 
@@ -222,6 +226,8 @@ def changed(config: _Changeable, text: str) -> tuple[_Changeable, tuple[str, ...
             or the result is inconsistent; nothing is changed.
     """
     known = BROKER_KEYS if isinstance(config, BrokerConfig) else NAME_SERVER_KEYS
+    if len(text) > CHANGE_CHARACTERS_MAX:
+        raise ConfigError(f"the change has {len(text)} characters, at most {CHANGE_CHARACTERS_MAX} are allowed")
     given = parse_properties(text)
     for item in given:
         if item.key in _NEVER_LIVE:
@@ -311,6 +317,9 @@ class _Reader:
         """Read settings, as (key, value, place); later ones override earlier ones."""
         unneeded: list[str] = []
         for key, value, place in settings:
+            if len(self._errors) >= ERRORS_MAX:
+                self._errors.append("…")
+                break
             try:
                 if not self._take(key, value, place):
                     unneeded.append(key)

@@ -50,6 +50,12 @@ class Command(msgspec.Struct, gc=False):
         """Return the response by which a node that stops refuses this request."""
         return self.answer(ResponseCode.GO_AWAY, remark=GO_AWAY_REMARK)
 
+    def head(self) -> "Command":
+        """Return it without remark, fields and body: what an answer needs that has to wait."""
+        return Command(
+            self.code, self.opaque, self.flag, language=self.language, version=self.version, binary=self.binary
+        )
+
     def answer(
         self, code: int, *, remark: str | None = None, fields: dict[str, str] | None = None, body: bytes = b""
     ) -> "Command":

@@ -82,7 +82,8 @@ class LogicalQueue(NamedTuple):
 
     def end_of(self, segment: QueueSegment) -> int | None:
         """Return the offset in the broker's queue behind a segment; None: it is the last one, and grows."""
-        ends: list[int] = [segment.end_offset] if segment.end_offset > segment.start_offset else []
+        has_end = segment.end_offset > segment.start_offset and segment.gen != self.segments[-1].gen
+        ends: list[int] = [segment.end_offset] if has_end else []
         following = self.following(segment)
         if following is not None:
             ends.append(segment.physical(following.logic_offset))

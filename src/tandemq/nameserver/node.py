@@ -227,6 +227,9 @@ class NameServer:
             )
         except ProtocolError as error:
             self._close(link, str(error), turn)
+        except Exception:  # noqa: BLE001  # the outermost loop of a connection: an error there ends that connection only
+            _log.exception("link: %d closed, an error of ours", link)
+            self._close(link, "an error of ours", turn)
         return b""
 
     def _answer(self, link: int, request: Command, turn: Turn, now: Now) -> None:

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.codec.remoting import frame as frame_module
-from tandemq.codec.remoting.frame import FRAME_BYTES_MAX, FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.frame import (
+    FRAME_BYTES_MAX,
+    REMARK_CHARACTERS_MAX,
+    FrameDecoder,
+    decode_command,
+    encode_command,
+)
 from tandemq.codec.remoting.header import LANGUAGES
 from tandemq.codec.remoting.partial_frames import PartialFrames
 from tandemq.errors import FrameError, ProtocolError
@@ -196,3 +202,12 @@ def test_frame_in_pieces_of_any_size_is_decoded() -> None:
         found += decoder.feed(frame[at : at + size])
         at += size
     assert [body for _, _, body in found] == [bytes(range(256)) * 4_000]
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_remark_that_no_header_has_room_for_is_cut(binary: bool) -> None:
+    frame = encode_command(Command(1, 7, remark="x" * (17 << 20), binary=binary))
+    (parts,) = FrameDecoder().feed(frame)
+    found = decode_command(parts)
+    assert (found.code, found.opaque) == (1, 7)
+    assert found.remark == "x" * REMARK_CHARACTERS_MAX + "…"

@@ -1,10 +1,13 @@
 """Handles from the response to a pop, and the requests that end popped messages."""
 
+import base64
+
 import msgspec
 import pytest
 
 from tandemq.codec.record.record import decode_message, encode_record
 from tandemq.codec.remoting.pops import (
+    BITS_BYTES_MAX,
     AckedMessage,
     AckEntry,
     BatchAckBody,
@@ -122,3 +125,24 @@ def test_changed_time_makes_a_new_handle_unless_the_message_was_acknowledged() -
     assert changed_handle(old, gone) == old
     with pytest.raises(ProtocolError, match="changed invisible time"):
         changed_handle(old, Command(0))
+
+
+@pytest.mark.parametrize("bits", [{0}, {7, 8, 9, 31}, {0, 65_535}, set(range(300, 332))])
+def test_bits_of_a_batch_are_the_offsets_behind_its_start(bits: set[int]) -> None:
+    raw = sum(1 << bit for bit in bits).to_bytes(BITS_BYTES_MAX, "little")
+    entry = msgspec.convert(
+        {
+            "c": "g",
+            "t": "T",
+            "so": 100,
+            "q": 0,
+            "rq": 0,
+            "r": "0",
+            "pt": 1,
+            "it": 1,
+            "b": base64.b64encode(raw).decode(),
+        },
+        AckEntry,
+        strict=False,
+    )
+    assert acked_offsets(entry) == [100 + bit for bit in sorted(bits)]

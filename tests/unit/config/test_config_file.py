@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from tandemq.config.files import (
     _MISSING,
     _REFUSED,
+    CHANGE_CHARACTERS_MAX,
+    ERRORS_MAX,
     LIVE_KEYS,
     as_properties,
     changed,
@@ -451,3 +453,12 @@ def test_any_text_is_parsed_or_refused(text: str, path: str) -> None:
     else:
         told = path
     assert path in told
+
+
+def test_change_has_a_limit_and_names_the_first_errors_only() -> None:
+    with pytest.raises(ConfigError, match=f"at most {CHANGE_CHARACTERS_MAX} are allowed"):
+        changed(BrokerConfig(), "a=b\n" * CHANGE_CHARACTERS_MAX)
+    with pytest.raises(ConfigError) as caught:
+        changed(BrokerConfig(), "".join(f"unknown{number}=1\n" for number in range(1_000)))
+    assert f"unknown{ERRORS_MAX - 1}:" in str(caught.value)
+    assert f"unknown{ERRORS_MAX}:" not in str(caught.value)

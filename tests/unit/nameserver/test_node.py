@@ -545,6 +545,20 @@ def test_invalid_unicode_does_not_stop_the_server(server: Driver) -> None:
     request.body, request.fields["bodyCrc32"] = body, "0"
     assert server.ask(BROKER, request).code == ResponseCode.SUCCESS
     assert json.loads(server.call(BROKER, 206).body) == {"topicList": []}
+    mapping = b'"topicQueueMappingInfoMap":{"t":{"topic":"t","bname":"b","dirty":"\\ud800"}}'
+    request.body = b"{'topicConfigSerializeWrapper':{%b}}" % mapping
+    assert server.ask(BROKER, request).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_error_of_ours_ends_one_connection_only(server: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(server.node.processor, "process", fail)
+    _, turn = server.raw(CLIENT, encode_command(Command(105, 1, fields={"topic": "T"})))
+    assert turn.closes == [(CLIENT, "an error of ours")]
+    monkeypatch.undo()
+    assert json.loads(server.call(BROKER, 206).body) == {"topicList": []}
 
 
 # --- who has the smallest id

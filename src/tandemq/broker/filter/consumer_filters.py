@@ -22,6 +22,10 @@ MEMORY_BYTES_MAX = 64 << 20
 """Memory budget of all registered filters; beyond it, those without consumers are dropped, then new ones refused."""
 KEPT_MS = 86_400_000
 """How long a filter is kept without consumers."""
+COMPILED_AT_ONCE = 16
+"""Number of subscriptions of a group that are registered at once; others when they are first used."""
+REFUSED_MAX = 10_000
+"""Number of refused subscriptions that are known, so that they are not compiled again with each heartbeat."""
 CLEAN_MS = 600_000
 """How often the owner calls `clean`."""
 _LOADED_MS = 30_000
@@ -84,8 +88,10 @@ class ConsumerFilters:
         self._by_group: dict[str, dict[str, ConsumerFilter]] = {}
         """By group, then by topic."""
         self._memory = 0
-        self._refused = "", "", 0
-        """Topic, group and version of the subscription that was refused last."""
+        self._later: dict[str, dict[str, tuple[SubscriptionData, int]]] = {}
+        """Subscriptions that are registered when they are used, each with its wall time; by group, then by topic."""
+        self._refused: dict[tuple[str, str], int] = {}
+        """Versions of refused subscriptions, by topic and group, the oldest first."""
         raw = FILE.load(saver.disk)
         for entry in _entries_in(raw):
             try:
@@ -103,7 +109,10 @@ class ConsumerFilters:
 
     def find(self, topic: str, group: str) -> ConsumerFilter | None:
         """Return the filter of a group for a topic."""
-        return self._by_group.get(group, {}).get(topic)
+        later = self._later.get(group)
+        if later is not None and topic in later:
+            self._register(topic, group, *later.pop(topic))
+        return self._registered(topic, group)
 
     def parts_of(self, group: str) -> int:
         """Return the largest number of constants and properties of an expression of a group; 0 if it has none."""
@@ -111,9 +120,16 @@ class ConsumerFilters:
 
     def follow(self, group: str, subscriptions: dict[str, SubscriptionData], wall_ms: int) -> None:
         """Take the current subscriptions of a group by topic, none if it has no consumers."""
-        for topic, subscription in subscriptions.items():
-            if not is_tag_expression(subscription.expression_type):
-                self._register(topic, group, subscription, wall_ms)
+        later = self._later.pop(group, {})
+        new = {
+            topic: later.get(topic, (subscription, wall_ms))
+            for topic, subscription in subscriptions.items()
+            if not is_tag_expression(subscription.expression_type) and self._is_new(topic, group, subscription)
+        }
+        for topic in list(new)[:COMPILED_AT_ONCE]:
+            self._register(topic, group, *new.pop(topic))
+        if new:
+            self._later[group] = new
         of_group = self._by_group.get(group, {})
         for topic, found in of_group.items():
             wanted = subscriptions.get(topic)
@@ -121,32 +137,46 @@ class ConsumerFilters:
                 of_group[topic] = replace(found, dead_ms=wall_ms)
                 self._save()
 
+    def _is_new(self, topic: str, group: str, subscription: SubscriptionData) -> bool:
+        """Whether a subscription is to be registered; revive its filter if its consumers are back."""
+        found, version = self._registered(topic, group), subscription.sub_version
+        if found is None or version > found.version:
+            return self._refused.get((topic, group)) != version
+        if found.dead_ms and subscription.sub_string == found.compiled.text:
+            self._by_group[group][topic] = replace(found, dead_ms=0)
+            self._save()
+        return False
+
+    def _registered(self, topic: str, group: str) -> ConsumerFilter | None:
+        return self._by_group.get(group, {}).get(topic)
+
     def _register(self, topic: str, group: str, subscription: SubscriptionData, wall_ms: int) -> None:
-        found = self.find(topic, group)
+        found = self._registered(topic, group)
         text, version = subscription.sub_string, subscription.sub_version
-        if found is not None and version <= found.version:
-            if found.dead_ms and text == found.compiled.text:
-                self._by_group[group][topic] = replace(found, dead_ms=0)
-                self._save()
-            return
         try:
             compiled = self.expressions.compile(text)
             if subscription.expression_type != SQL_EXPRESSION:
                 raise FilterInvalid(f"there is no expression type {subscription.expression_type!r:.40}")
         except FilterInvalid as error:
-            if self._refused != (topic, group, version):  # it comes again with each heartbeat
-                log.warning("subscription of group=%s to topic=%s is refused: %s", group, topic, error)
-            self._refused = topic, group, version
+            log.warning("subscription of group=%s to topic=%s is refused: %s", group, topic, error)
             if found is not None:
                 self._remove(found)
+            self._refuse(topic, group, version)
             return
         is_same = found is not None and found.compiled.text == text
         born_ms = found.born_ms if found is not None and is_same else wall_ms
         self._put(ConsumerFilter(topic, group, compiled, version, born_ms))
         self._save()
 
+    def _refuse(self, topic: str, group: str, version: int) -> None:
+        """Note a refused subscription, which comes again with each heartbeat."""
+        self._refused.pop((topic, group), None)
+        self._refused[topic, group] = version
+        if len(self._refused) > REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+
     def _put(self, new: ConsumerFilter) -> None:
-        old = self.find(new.topic, new.group)
+        old = self._registered(new.topic, new.group)
         if old is not None:
             self._remove(old)
         self._memory += memory_of_filter(new.compiled)
@@ -157,6 +187,7 @@ class ConsumerFilters:
             log.warning(
                 "the filter of group=%s for topic=%s is refused: all take too much memory", new.group, new.topic
             )
+            self._refuse(new.topic, new.group, new.version)
             return
         self._by_group.setdefault(new.group, {})[new.topic] = new
 
@@ -166,6 +197,7 @@ class ConsumerFilters:
         if not of_group:
             del self._by_group[old.group]
         self._memory -= memory_of_filter(old.compiled)
+        self._refused.clear()  # there may be room now
         self._save()
 
     def clean(self, wall_ms: int) -> None:

@@ -88,6 +88,8 @@ class ConsumerOffsets:
         self.corrected: list[OffsetCorrection] = []
         """Changes made by the last call of `correct`."""
         self.pending = PendingResets()
+        self.staged: dict[tuple[str, str], dict[int, int]] = {}
+        """Offsets that count once the messages of this turn are in the log, by topic and group."""
         self.commits = 0
         """Number of offsets committed or reset since the start."""
         self._bytes: int | None = None
@@ -152,12 +154,28 @@ class ConsumerOffsets:
         """
         if self.pending.ignores_commit(topic, group, queue_id, now_ms):
             return False
+        self._unstage(topic, group, queue_id)
         self.commit(topic, group, queue_id, offset)
         return True
+
+    def stage(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Set an offset that counts from `commit_staged` on, unless it is set or removed before."""
+        self.staged.setdefault((topic, group), {})[queue_id] = offset
+
+    def commit_staged(self) -> None:
+        """Commit the staged offsets."""
+        for (topic, group), offsets in self.staged.items():
+            for queue_id, offset in offsets.items():
+                self.commit(topic, group, queue_id, offset)
+        self.staged.clear()
+
+    def _unstage(self, topic: str, group: str, queue_id: int) -> None:
+        self.staged.get((topic, group), {}).pop(queue_id, None)
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Set an offset for an operator; a lower one takes precedence over higher ones when tables are merged."""
         self.pending.drop(topic, group, queue_id)
+        self._unstage(topic, group, queue_id)
         before = self.get(topic, group, queue_id)
         if before is not None and offset < before:
             self.count_reset(topic, group, queue_id)
@@ -192,11 +210,15 @@ class ConsumerOffsets:
 
     def remove_group(self, group: str) -> None:
         """Remove the offsets of a group."""
+        for place in [place for place in self.staged if place[1] == group]:
+            del self.staged[place]
         for topic in self.topics_of(group):
             self._remove(f"{topic}{SEPARATOR}{group}")
 
     def remove_topic(self, topic: str) -> None:
         """Remove the offsets of a topic."""
+        for place in [place for place in self.staged if place[0] == topic]:
+            del self.staged[place]
         for group in self.groups_of(topic):
             self._remove(f"{topic}{SEPARATOR}{group}")
 

@@ -76,13 +76,16 @@ class Groups:
             return True
         return (self._auto_create or is_system_group(name)) and group_name_error(name) is None
 
-    def check_room(self, names: Iterable[str]) -> None:
+    def check_room(self, names: Iterable[str], *, on_use: bool = True) -> None:
         """Refuse to create more groups than the setting allows, before any of them is created.
+
+        `on_use`: they are created because they are used, if that may be.
 
         Raises:
             ProtocolError: the limit is exceeded; the text names the first group beyond it.
         """
-        missing = [name for name in dict.fromkeys(names) if name not in self.table and self.may_be(name)]
+        new = [name for name in dict.fromkeys(names) if name not in self.table]
+        missing = [name for name in new if not on_use or self.may_be(name)]
         if len(self.table) + len(missing) > self._groups_max:
             self._refuse(missing[max(0, self._groups_max - len(self.table))])
 

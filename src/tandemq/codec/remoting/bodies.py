@@ -50,7 +50,7 @@ def convert(value: Any, kind: type[_T], what: str) -> _T:
     """
     try:
         return msgspec.convert(_coercer(cast("Hashable", kind))(value), kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as error:
         raise ProtocolError(f"{what}: {error}") from error
 
 

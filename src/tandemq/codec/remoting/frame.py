@@ -19,6 +19,7 @@ from tandemq.errors import FrameError
 from tandemq.model.command import FLAG_ONEWAY, LANGUAGE_SPOKEN, VERSION_SPOKEN, Command
 
 FRAME_BYTES_MAX = 16_777_216
+REMARK_CHARACTERS_MAX = 32 << 10
 LARGE_FRAME_BYTES = 16 << 10
 """From this size on a frame is also given in the parts in which it arrived: joining them costs a copy."""
 MERGED_PIECES = 128
@@ -199,7 +200,9 @@ def decode_command(frame: RawFrame) -> Command:
 
 
 def encode_command(command: Command) -> bytes:
-    """Encode a command as a frame."""
+    """Encode a command as a frame; a long remark is cut, as the length of a header has 24 bits."""
+    if command.remark is not None and len(command.remark) > REMARK_CHARACTERS_MAX:
+        command = msgspec.structs.replace(command, remark=f"{command.remark[:REMARK_CHARACTERS_MAX]}…")
     return encode_frame((FORM_BINARY if command.binary else FORM_JSON, encode_header(command), command.body))
 
 

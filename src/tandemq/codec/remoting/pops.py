@@ -6,6 +6,7 @@ Source: docs/reference/pop.md; RocketMQ ExtraInfoUtil, BatchAck, AckMessageReque
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from tandemq.model.pop import (
 
 BITS_BYTES_MAX = 8_192
 """Maximum size of the bits of an entry in a batch of acknowledgements."""
+_NOT_ZERO = re.compile(rb"[^\0]")
 
 
 _NUMBER_MAX = (1 << 63) - 1
@@ -286,7 +288,7 @@ def acked_offsets(entry: AckEntry) -> list[int]:
         bits = base64.b64decode(entry.b, validate=True) if len(entry.b) <= 2 * BITS_BYTES_MAX else b""
     except (binascii.Error, ValueError) as error:
         raise ProtocolError(f"b={entry.b[:32]!r}: Base64 is expected") from error
-    number = int.from_bytes(bits, "little")
-    if not bits or number.bit_count() > MESSAGES_MAX or len(bits) > BITS_BYTES_MAX:
+    if not bits or len(bits) > BITS_BYTES_MAX or int.from_bytes(bits).bit_count() > MESSAGES_MAX:
         raise ProtocolError(f"b={entry.b[:32]!r}: the bits of 1 to {MESSAGES_MAX} messages are expected")
-    return [entry.so + bit for bit in range(number.bit_length()) if number >> bit & 1]
+    filled = ((found.start(), found[0][0]) for found in _NOT_ZERO.finditer(bits))
+    return [entry.so + 8 * at + bit for at, byte in filled for bit in range(8) if byte >> bit & 1]

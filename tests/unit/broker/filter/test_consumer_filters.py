@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tandemq.broker.filter.consumer_filters import COMPILED_AT_ONCE
 from tandemq.codec.remoting.fastjson import loads
 from tests.unit.broker.harness import CLIENT, Harness, run_job
 
@@ -31,3 +34,32 @@ def test_file_is_encoded_by_its_job_and_has_the_filters_of_the_turn_that_began_i
     broker.turn([], [after])
     assert stored(broker)["TopicA"]["G"]["dead"]
     assert stored(broker)["TopicA"]["G"] == broker.node.kernel.filters.find("TopicA", "G").to_json()  # type: ignore[union-attr]
+
+
+def test_many_subscriptions_are_compiled_when_they_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes up to 20 ms, and all of a heartbeat were compiled in one turn."""
+    broker = Harness(tmp_path, property_filter_enable=True)
+    filters = broker.node.kernel.filters
+    compiled: list[str] = []
+    compile_one = filters.expressions.compile
+
+    def note(text: str) -> Any:
+        compiled.append(text)
+        return compile_one(text)
+
+    monkeypatch.setattr(filters.expressions, "compile", note)
+    wanted = {f"T{number}": f"n > {number}" for number in range(100)}
+    broker.heartbeat("G", wanted, kind="SQL92")
+    assert len(compiled) == COMPILED_AT_ONCE
+    last = filters.find("T99", "G")
+    assert last is not None
+    assert last.compiled.text == "n > 99"
+    assert len(compiled) == COMPILED_AT_ONCE + 1
+    broker.heartbeat("G", wanted, kind="SQL92")
+    assert len(compiled) == 2 * COMPILED_AT_ONCE + 1, "those that are left"
+    broker.heartbeat("G", {"T99": "n > 99"}, kind="SQL92")
+    assert filters.find("T98", "G") is None
+    broker.heartbeat("H", {"T0": "n >"}, kind="SQL92")
+    before = len(compiled)
+    broker.heartbeat("H", {"T0": "n >"}, kind="SQL92")
+    assert (len(compiled), filters.find("T0", "H")) == (before, None), "what is refused is not compiled again"

@@ -250,6 +250,7 @@ class AdminProcessor(Feature):
             )
             if present != after:
                 new_configs[config.group_name] = after
+        groups.check_room(new_configs, on_use=False)
         for config in new_configs.values():
             groups.put(config, now.wall_ms)
         _log_written("groups", link, list(new_configs.values()))

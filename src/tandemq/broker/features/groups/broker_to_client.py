@@ -100,7 +100,7 @@ class Broker2ClientProcessor(Feature):
                     link, command.answer(answer.code, remark=answer.remark, fields=answer.fields, body=answer.body)
                 )
 
-        request = Command(command.code, fields=fields, body=body)
+        request, command = Command(command.code, fields=fields, body=body), command.head()
         self._client_calls.call(member.link, request, TIMEOUT_MS, on_answer, self._turn.out, now)
         return None
 

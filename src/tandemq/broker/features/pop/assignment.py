@@ -69,7 +69,7 @@ class Assignment(Feature):
         return {Code.QUERY_ASSIGNMENT: Request(self._on_query, Right.READ)}
 
     def _on_query(self, link: Link, command: Command, now: Now) -> Command | None:
-        asked = decode_body(command.body, AssignmentBody, "assignment")
+        asked, command = decode_body(command.body, AssignmentBody, "assignment"), command.head()
         known = self._known.get(asked.topic)
         if known is not None and now.mono_ms < known.until_ms:
             return self._answer(command, asked, known.queues)

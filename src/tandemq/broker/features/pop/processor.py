@@ -178,7 +178,7 @@ class PopProcessor(Feature):
             raise PullRefused(*self._puts.refusal)
         return WaitingRequest(
             link.number,
-            command,
+            command.head(),
             fields.topic,
             fields.consumer_group,
             fields.queue_id,
@@ -220,9 +220,8 @@ class PopProcessor(Feature):
         except PullRefused as refused:
             return command.answer(refused.code, remark=refused.remark, fields=_info())
         most = max(1, min(fields.max_msg_nums, MESSAGES_MAX))
-        request = WaitingRequest(
-            link.number, command, fields.topic, fields.consumer_group, fields.queue_id, 0, most=most, is_peek=True
-        )
+        place = fields.topic, fields.consumer_group, fields.queue_id
+        request = WaitingRequest(link.number, command.head(), *place, 0, most=most, is_peek=True)
         answer = self._peek(request, now)
         return None if request.reads and not answer.body and self._wait(request, now) else answer
 
@@ -246,7 +245,7 @@ class PopProcessor(Feature):
         place = fields.topic, fields.consumer_group, fields.queue_id
         request = WaitingRequest(
             link.number,
-            command,
+            command.head(),
             *place,
             deadline_ms,
             selector,

@@ -89,19 +89,14 @@ class PopReader:
         self._random = kernel.random
         self._memory_bytes = kernel.machine.memory_bytes
         self._pulls = kernel.features.find(Pulls)
-        self._moved: dict[tuple[str, str], dict[int, int]] = {}
-        """Offsets that pops of this turn have moved, by topic and group; they count from the commit on."""
 
     def committed(self) -> None:
         """Move the offsets behind what was taken, now that its checkpoints are in the log."""
-        for (topic, group), offsets in self._moved.items():
-            for queue_id, offset in offsets.items():
-                self._offsets.commit(topic, group, queue_id, offset)
-        self._moved.clear()
+        self._offsets.commit_staged()
 
     def failed(self) -> None:
         """Leave the offsets where they were: the checkpoints are not in the log."""
-        self._moved.clear()
+        self._offsets.staged.clear()
         self._in_flight.forget()
 
     def read(self, request: WaitingRequest, revive_queue: int | None, most: int, now: Now) -> FoundMessages:
@@ -160,8 +155,8 @@ class PopReader:
         if len(queues) < number:
             self._topics.open_queues(topic)
         offsets = self._offsets.view(name, group)
-        if (moved := self._moved.get((name, group))) is not None:
-            offsets = {**offsets, **moved}
+        if (staged := self._offsets.staged.get((name, group))) is not None:
+            offsets = {**offsets, **staged}
         return _Waiting(kind, queues, waiting_messages(queues, offsets, number))
 
     def _in_order(
@@ -314,13 +309,13 @@ class PopReader:
         self._pulls.counters.note(*place, messages.number, messages.size, messages.next_offset)
 
     def _move(self, queue: ConsumeQueue, group: str, offset: int) -> None:
-        self._moved.setdefault((queue.topic, group), {})[queue.queue_id] = offset
+        self._offsets.stage(queue.topic, group, queue.queue_id, offset)
 
     def _offset(self, request: WaitingRequest, kind: TopicKind, queue: ConsumeQueue, end: int) -> int:
         """Return the queue offset at which a group reads on."""
         place = queue.topic, request.group, queue.queue_id
-        moved = self._moved.get(place[:2], {}).get(queue.queue_id)
-        offset = self._offsets.get(*place) if moved is None else moved
+        staged = self._offsets.staged.get(place[:2], {}).get(queue.queue_id)
+        offset = self._offsets.get(*place) if staged is None else staged
         if offset is not None:
             return offset
         if not request.starts_at_end or kind is not TopicKind.NORMAL or self._is_in_memory(queue):

@@ -24,6 +24,7 @@ class WaitingRequest:
 
     link: int
     command: Command
+    """The head of the request."""
     topic: str
     group: str
     queue_id: int

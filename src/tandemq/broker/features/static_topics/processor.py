@@ -211,6 +211,8 @@ class StaticTopics(Feature):
         view, start = SegmentView(queue, segment), segment.physical(fields.queue_offset)
         segment_end = queue.end_of(segment)
         if segment_end is not None and start >= segment_end:
+            if queue.following(segment) is None:
+                raise _Refused(ResponseCode.PULL_NOT_FOUND, "the offsets of the next segment are not known yet")
             return _pull_answer(command, view.next_segment(), "NO_MATCHED_LOGIC_QUEUE")
         most = fields.max_msg_nums
         if segment_end is not None:

@@ -12,6 +12,7 @@ from tandemq.broker.features.pop.families import PopFamilies
 from tandemq.broker.features.pop.processor import PopProcessor
 from tandemq.broker.features.pop.revive import Revival
 from tandemq.broker.features.pop.waiting import WaitingRequest, WaitingRequests
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.pop import TopicKind
@@ -27,7 +28,7 @@ from tests.unit.broker.features.pop.consumer import (
     pop_fields,
     taken_from,
 )
-from tests.unit.broker.harness import Harness
+from tests.unit.broker.harness import CLIENT, Harness
 
 
 @pytest.fixture
@@ -498,3 +499,39 @@ def test_metrics_say_what_was_popped_acknowledged_and_came_back(broker: Harness)
     assert set(found["rocketmq_pop_revive_lag"].values()) == {0}
     assert set(found["rocketmq_pop_revive_latency"].values()) == {0}
     assert found["tandemq_popped_messages_total"] == {(): 8}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "offset"),
+    [
+        (RequestCode.UPDATE_CONSUMER_OFFSET, {"commitOffset": 0}, 0),
+        (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"timestamp": -1, "isForce": True, "offset": 0, "group": GROUP}, 0),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": GROUP, "cleanOffset": "true"}, None),
+    ],
+)
+def test_offset_that_is_set_behind_a_pop_of_its_turn_stays(
+    broker: Harness, code: RequestCode, fields: dict[str, object], offset: int | None
+) -> None:
+    for number in range(10):
+        broker.send(TOPIC, b"%d" % number)
+    place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
+    broker.ask(RequestCode.POP_MESSAGE, pop_fields(maxMsgNums=3))
+    assert broker.node.offsets.get(TOPIC, GROUP, 0) == 3
+    frames = [
+        encode_command(Command(number, opaque, fields={name: str(value) for name, value in given.items()}))
+        for number, opaque, given in (
+            (RequestCode.POP_MESSAGE, 9_001, pop_fields(maxMsgNums=3)),
+            (code, 9_002, place | fields),
+        )
+    ]
+    broker.turn([(CLIENT, b"".join(frames))])
+    answer = broker.answer_to(9_002)
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
+    assert broker.node.offsets.get(TOPIC, GROUP, 0) == offset
+
+
+def test_waiting_pop_keeps_nothing_but_the_head_of_its_request(broker: Harness) -> None:
+    broker.send_request(RequestCode.POP_MESSAGE, pop_fields(pollTime=15_000), bytes(1_000), link=7)
+    (request,) = broker.node.features.find(PopProcessor).waiting._by_link[7]
+    assert (request.command.code, request.command.fields, request.command.body) == (RequestCode.POP_MESSAGE, {}, b"")
