@@ -423,10 +423,10 @@ def test_topic_is_deleted_although_the_disk_is_full(broker: Harness) -> None:
     assert "TopicA" not in broker.node.topics.table
 
 
-def test_group_list_is_created_completely_or_not_at_all(tmp_path: Path) -> None:
-    broker = Harness(tmp_path, groups_max=20)
+def test_group_list_beyond_the_limit_creates_no_group(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, groups_max=100)
     before = set(broker.node.groups.table)
-    groups = [{"groupName": f"g{number}"} for number in range(30)]
+    groups = [{"groupName": f"g{number}"} for number in range(130)]
     answer = broker.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, dumps({"groupConfigList": groups}))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert set(broker.node.groups.table) == before
