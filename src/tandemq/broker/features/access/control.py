@@ -20,7 +20,7 @@ from heapq import merge
 import msgspec
 
 from tandemq.boundary import Now, Turn
-from tandemq.broker.features.access.needs import OPEN, needs_of, needs_of_half
+from tandemq.broker.features.access.needs import OPEN, needs_of, needs_of_half, needs_of_sent_back
 from tandemq.broker.features.access.table import AccessTable, CopiedAccessTable
 from tandemq.broker.features.access.waiting import Waiting
 from tandemq.broker.kernel.connection import Link
@@ -279,7 +279,13 @@ class AccessControl(Feature, RequestGuard):
             topic = None if half is None else property_value(half[0].properties, REAL_TOPIC.encode())
             if topic is not None:
                 return needs_of_half(topic.decode("utf-8", "replace"))
-        return needs_of(command, self._cluster)
+        needs = needs_of(command, self._cluster)
+        offset = command.fields.get("offset", "")
+        if command.code == Code.CONSUMER_SEND_MSG_BACK and offset.isdecimal() and len(offset) < OFFSET_DIGITS:
+            found = self._store.queued_record_at(int(offset))
+            if found is not None and needs is not None:
+                needs += needs_of_sent_back(found[0].topic.decode("utf-8", "replace"), command.fields["group"])
+        return needs
 
     def _may_connect(self, link: int, user: str, most: int) -> bool:
         """Whether a connection is one of those that a user may have."""

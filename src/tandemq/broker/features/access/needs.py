@@ -107,6 +107,11 @@ def needs_of_half(topic: str) -> list[Need]:
     return list(_topic(topic, PUB))
 
 
+def needs_of_sent_back(topic: str, group: str) -> list[Need]:
+    """Return what a message that is sent back needs besides the group. `topic`: the one in which it lies."""
+    return list(_topic(topic, SUB, group))
+
+
 def _heartbeat(command: Command) -> Iterator[Need]:
     body = _json(command.body)
     for consumer in _listed(body, "consumerDataSet"):

@@ -14,7 +14,7 @@ from tandemq.broker.kernel.sends import VERSION_3_4_9
 from tandemq.broker.kernel.serving import Right
 from tandemq.broker.kernel.statistics import Statistics
 from tandemq.broker.state.topics import Topic
-from tandemq.codec.record.record import message_id, property_value, unpack_head
+from tandemq.codec.record.record import Record, message_id, property_value, unpack_head
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import SendBackFields, read_fields
 from tandemq.model.codes import RequestCode as Code
@@ -73,6 +73,11 @@ class SendBackProcessor(Feature):
         if found is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"look message by offset failed, {fields.offset}")
         record, data = found
+        if not _is_of(record, fields.origin_topic):
+            return command.answer(
+                ResponseCode.SYSTEM_ERROR,
+                remark=f"look message by offset failed, {fields.offset} is not of topic {fields.origin_topic[:255]}",
+            )
         head = unpack_head(data, 0)
         retries_max = group.retry_max_times
         if command.version >= VERSION_3_4_9 and fields.max_reconsume_times is not None:
@@ -125,3 +130,11 @@ class SendBackProcessor(Feature):
         topic = topics.create_internal(retry_topic(fields.group), queue_nums, now.wall_ms)
         queue_id = self._random.randrange(queue_nums)
         return topic, queue_id, fields.delay_level or FIRST_RETRY_LEVEL + reconsume_times
+
+
+def _is_of(record: Record, origin: str) -> bool:
+    """Return whether a record may be the message that a consumer got of a topic; "": the client does not say which."""
+    first = property_value(record.properties, RETRY_TOPIC.encode()) or b""
+    names = [name.decode("utf-8", "replace") for name in (record.topic, first)]
+    # Clients leave out a namespace.
+    return not origin or any(name == origin or name.endswith(f"%{origin}") for name in names)

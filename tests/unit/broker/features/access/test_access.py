@@ -354,6 +354,27 @@ def test_end_of_a_transaction_needs_the_topic_of_its_half_message(broker: Guarde
     assert broker.node.store.queues["T", 0].max_offset == 1
 
 
+@pytest.mark.parametrize("stated", [{}, {"originTopic": "Mine"}, {"originTopic": "T"}])
+@pytest.mark.parametrize("delay_level", [-1, 1])
+def test_message_that_is_sent_back_needs_the_topic_in_which_it_lies(
+    broker: Guarded, stated: dict[str, object], delay_level: int
+) -> None:
+    """Otherwise whoever may consume as one group reads any message of the broker, by its dead letters."""
+    bob = Credentials("bob", "bob-key")
+    for user, topic in ((ALICE, "T"), (bob, "Mine")):
+        broker.create(user)
+        broker.allow(user, f"Topic:{topic}", "Pub", "Sub")
+        broker.allow(user, "Group:g", "Sub")
+    sent = broker.as_user(ALICE, Code.SEND_MESSAGE_V2, send_fields("T", 0, {"UNIQ_KEY": "U"}), b"the secret")
+    assert sent.code == 0, sent.remark
+    fields = {"offset": int(sent.fields["msgId"][16:], 16), "group": "g", "delayLevel": delay_level} | stated
+    refused = broker.as_user(bob, Code.CONSUMER_SEND_MSG_BACK, fields)
+    assert (refused.code, "Topic:T" in str(refused.remark)) == (ResponseCode.NO_PERMISSION, True)
+    assert {topic for topic, _ in broker.node.store.queues} == {"T"}
+    found = broker.as_user(ALICE, Code.CONSUMER_SEND_MSG_BACK, fields)
+    assert (found.code == ResponseCode.SUCCESS) == (stated.get("originTopic") != "Mine"), found.remark
+
+
 def test_a_refused_send_is_counted_once(broker: Guarded) -> None:
     source = broker.node.features.find(AccessControl).sources()[0]
 
