@@ -16,6 +16,7 @@ from tandemq.cli.support.output import json_flag
 from tandemq.cli.support.tls import client_tls
 from tandemq.errors import ConfigError, NetworkError
 from tandemq.model.topic import AUTO_CREATE_TOPIC
+from tandemq.real.descriptors import raise_limit
 from tandemq.real.service_manager import ServiceManager
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ async def _serve(
     from tandemq.kafka.partitions import PartitionNumbers  # noqa: PLC0415
     from tandemq.kafka.server import KafkaServer, wait_for_signal  # noqa: PLC0415
 
+    raise_limit()
     manager = ServiceManager.of_environment(os.environ)
     numbers, context, host = PartitionNumbers(partitions), address.context(), address.advertised
     listeners = address.listen()

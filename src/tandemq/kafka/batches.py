@@ -50,7 +50,7 @@ def _record(message: StoredMessage, base: int, base_ms: int) -> bytes:
     headers = [(name, value) for name, value in message.properties.items() if _is_header(name)]
     parts = [
         b"\0",  # attributes
-        zigzag(message.born_ms - base_ms),
+        zigzag(_wrapped(message.born_ms - base_ms)),
         zigzag(message.queue_offset - base),
         _NULL if keys is None else _sized(keys.encode()),
         _sized(message.body),
@@ -59,6 +59,11 @@ def _record(message: StoredMessage, base: int, base_ms: int) -> bytes:
     for name, value in headers:
         parts += (_sized(name.encode()), _sized(value.encode()))
     return b"".join(parts)
+
+
+def _wrapped(value: int) -> int:
+    """Return a difference as 64 bits: consumers add it so, and a producer may have set any time."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _is_header(name: str) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 from tandemq.client.admin.cluster import cluster_info, topic_names, topic_routes
@@ -226,7 +227,9 @@ def _pull(routes: Routes, pull: QueuePull) -> Steps[Pulled]:
         if answer.code == ResponseCode.SUCCESS:
             return _messages(answer, pull, position)
         bounds = QueueBounds(int(answer.fields.get("minOffset", 0)), int(answer.fields.get("maxOffset", position)))
-        if position == pull.offset and not bounds.first <= position <= bounds.end:
+        is_within = bounds.first <= position <= bounds.end
+        # With another code it is the member that is behind.
+        if position == pull.offset and not is_within and answer.code == ResponseCode.PULL_OFFSET_MOVED:
             return Pulled((), position, position, bounds, is_outside=True)
         following = number(answer, "nextBeginOffset")
         if following <= position:
@@ -239,10 +242,13 @@ def _messages(answer: Command, pull: QueuePull, offset: int) -> Pulled:
     pulled = decode_pulled(answer.body, INFLATED_MAX)
     if not pulled.messages:
         raise ProtocolError(f"the message at offset {offset} of {pull.queue}: {pulled.damage or 'is missing'}")
-    is_whole = pulled.end == len(answer.body)
-    following = number(answer, "nextBeginOffset") if is_whole else pulled.messages[-1].queue_offset + 1
+    readable = list(takewhile(lambda message: not message.fault, pulled.messages))
+    if not readable:
+        raise ProtocolError(f"the message at offset {offset} of {pull.queue}: {pulled.messages[0].fault}")
+    is_whole = pulled.end == len(answer.body) and len(readable) == len(pulled.messages)
+    following = number(answer, "nextBeginOffset") if is_whole else readable[-1].queue_offset + 1
     bounds = QueueBounds(number(answer, "minOffset"), number(answer, "maxOffset"))
-    return Pulled(pulled.messages, pull.offset, following, bounds)
+    return Pulled(readable, pull.offset, following, bounds)
 
 
 def _ask(routes: Routes, pull: QueuePull, offset: int) -> Steps[Command]:

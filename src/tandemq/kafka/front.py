@@ -16,10 +16,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from tandemq.client.consumer.offsets.lookup import QueueBounds
 from tandemq.errors import AuthenticationError, NoRoute, ProtocolError, RemoteError, TandemError
 from tandemq.kafka.accounts import MECHANISM, KafkaAccounts
 from tandemq.kafka.batches import encode_batch, record_bytes
-from tandemq.kafka.cluster import ClusterReader, Pulled, QueuePull
+from tandemq.kafka.cluster import HELD_MS, ClusterReader, Pulled, QueuePull
 from tandemq.kafka.partitions import PartitionNumbers
 from tandemq.kafka.requests import (
     EARLIEST,
@@ -76,6 +77,8 @@ EMPTY_PAUSE_S = 0.1
 """Least time between two pulls of a queue that has no messages."""
 FAILED_PAUSE_S = 0.5
 """Time after which a fetch that only failed is answered: consumers repeat it at once."""
+BUSY_PAUSE_S = 1.0
+"""Time after which a pull is repeated that a broker has refused, since it holds too many."""
 CLUSTER = "tandemq"
 """Cluster id that consumers see."""
 
@@ -163,9 +166,10 @@ class KafkaFront:
         else:
             request = read_fetch(reader, version)
             _check_count(len(request.parts))
-            answers = await session.fetch(request)
+            is_known = not request.session
+            answers = await session.fetch(request) if is_known else []
             self.counts.count_errors(answer.error for answer in answers)
-            body = write_fetch(version, answers)
+            body = write_fetch(version, answers, KafkaError.NONE if is_known else KafkaError.FETCH_SESSION_ID_NOT_FOUND)
         self.requests[api] += 1
         start = WireWriter()
         start.int32(4 + len(body.data))
@@ -206,6 +210,8 @@ class KafkaFront:
             return OffsetAnswer(partition, KafkaError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
         try:
             bounds = await cluster.bounds(queue)
+            if wanted < 0 and wanted not in (EARLIEST, LATEST):
+                return OffsetAnswer(partition, KafkaError.UNSUPPORTED_VERSION, -1, -1)
             if wanted in (EARLIEST, LATEST):
                 return OffsetAnswer(partition, KafkaError.NONE, -1, bounds.end if wanted == LATEST else bounds.first)
             offset = await cluster.at_time(queue, wanted)
@@ -252,6 +258,10 @@ class FetchSession:
         self._numbers = numbers
         self._counts = counts
         self._held = 0
+        self._bounds: dict[MessageQueue, QueueBounds] = {}
+        """Bounds of queues as the last pull of each has found them."""
+        self._failed_s = 0.0
+        """When a pull failed last, loop time."""
         self._pulls: dict[tuple[MessageQueue, int], asyncio.Task[Pulled]] = {}
 
     def close(self) -> None:
@@ -277,9 +287,12 @@ class FetchSession:
         waiting = {part: (queue, part.offset) for part, queue in parts.items() if queue is not None}
         for key in self._pulls.keys() - waiting.values():
             self._forget(key)
+        for left_out in self._bounds.keys() - {queue for queue, _ in waiting.values()}:
+            del self._bounds[left_out]
         end_s = asyncio.get_running_loop().time() + min(max(request.wait_ms, 0), WAIT_MAX_MS) / 1000
         is_bulk = len(waiting) <= BULK_PARTITIONS_MAX
-        await self._wait(list(waiting.values()), request.bytes_min, end_s, is_bulk=is_bulk)
+        bytes_min = min(request.bytes_min, request.bytes_max)
+        await self._wait(list(waiting.values()), bytes_min, end_s, is_bulk=is_bulk)
         left = min(max(request.bytes_max, 1), RESPONSE_BYTES_MAX)
         answers = []
         for part, queue in parts.items():
@@ -297,7 +310,8 @@ class FetchSession:
         """Return the answer of a partition; an empty one while its pull is in flight, or if the response is full."""
         task = self._pulls.get((queue, part.offset))
         if task is None or not task.done() or bytes_max <= 0:
-            return FetchAnswer(part.partition, KafkaError.NONE, -1, -1, b"")
+            first, end = self._bounds.get(queue, (-1, -1))
+            return FetchAnswer(part.partition, KafkaError.NONE, end if end < 0 else max(end, part.offset), first, b"")
         self._forget((queue, part.offset))
         try:
             answer, count = _answer_of(part, task.result(), bytes_max)
@@ -317,7 +331,8 @@ class FetchSession:
             for queue, offset in keys:
                 task = self._pulls.get((queue, offset))
                 if task is None or (task.done() and _is_empty(task)):
-                    pull = QueuePull(queue, offset, is_bulk=is_bulk)
+                    # The first one tells where the queue ends.
+                    pull = QueuePull(queue, offset, is_bulk, HELD_MS if queue in self._bounds else 0)
                     self._pulls[queue, offset] = loop.create_task(self._pull(pull))
             tasks = [self._pulls[key] for key in keys]
             done = [task for task in tasks if task.done()]
@@ -331,19 +346,37 @@ class FetchSession:
 
     async def _pull(self, pull: QueuePull) -> Pulled:
         """Pull; a response without messages that comes at once, though the broker should have held the pull, is
-        delayed."""
+        delayed, and so are errors that repeat themselves, and pulls that a busy broker refuses."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         assert self.cluster is not None
-        pulled = await self.cluster.pull(pull)
+        try:
+            pulled = await self.cluster.pull(pull)
+        except RemoteError as error:
+            if error.code != ResponseCode.SYSTEM_BUSY:
+                await self._note_failure()
+                raise
+            await asyncio.sleep(BUSY_PAUSE_S)
+            return Pulled((), pull.offset, pull.offset, self._bounds.get(pull.queue, QueueBounds(-1, -1)))
+        except TandemError:
+            await self._note_failure()
+            raise
+        self._bounds[pull.queue] = pulled.bounds
         pulled = pulled._replace(size=sum(map(record_bytes, pulled.messages)))
         if not self._has_room(pulled.size):
             pulled = Pulled((), pull.offset, pull.offset, pulled.bounds)  # pulled again by a later fetch
         early_s = began_s + EMPTY_PAUSE_S - loop.time()
-        if early_s > 0 and _has_nothing(pulled):
+        if early_s > 0 and pull.held_ms and _has_nothing(pulled):
             await asyncio.sleep(early_s)
         self._hold(pulled.size)
         return pulled
+
+    async def _note_failure(self) -> None:
+        """Delay an error that comes soon after another one: consumers repeat at once what failed."""
+        now_s = asyncio.get_running_loop().time()
+        pause_s = max(0.0, self._failed_s + FAILED_PAUSE_S - now_s)
+        self._failed_s = now_s + pause_s
+        await asyncio.sleep(pause_s)
 
     def _has_room(self, size: int) -> bool:
         """Return whether messages may be held: those of one pull in any case."""
@@ -379,6 +412,7 @@ def _answer_of(part: FetchPart, pulled: Pulled, bytes_max: int) -> tuple[FetchAn
     first, end = pulled.bounds
     if pulled.is_outside:
         return FetchAnswer(part.partition, KafkaError.OFFSET_OUT_OF_RANGE, end, first, b""), 0
+    end = max(end, part.offset)
     left = min(max(part.bytes_max, 1), bytes_max)
     messages, following = pulled.messages, pulled.following
     for at, message in enumerate(messages):

@@ -64,6 +64,7 @@ class KafkaError(IntEnum):
     ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     SASL_AUTHENTICATION_FAILED = 58
+    FETCH_SESSION_ID_NOT_FOUND = 70
 
 
 class RequestHeader(NamedTuple):
@@ -117,12 +118,13 @@ class FetchPart(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """A fetch: how long to wait for how many bytes, and what of."""
+    """A fetch: how long to wait for how many bytes, and what of. `session`: 0, as this server has none."""
 
     wait_ms: int
     bytes_min: int
     bytes_max: int
     parts: Sequence[FetchPart]
+    session: int = 0
 
 
 class FetchAnswer(NamedTuple):
@@ -386,8 +388,8 @@ def read_fetch(reader: WireReader, version: int) -> FetchRequest:
     reader.int32()
     wait_ms, bytes_min, bytes_max = reader.int32(), reader.int32(), reader.int32()
     reader.int8()
+    session = reader.int32() if version >= 7 else 0
     if version >= 7:
-        reader.int32()
         reader.int32()
 
     def partition(topic: str) -> FetchPart:
@@ -399,15 +401,15 @@ def read_fetch(reader: WireReader, version: int) -> FetchRequest:
             reader.int64()
         return FetchPart(TopicPartition(topic, number), offset, reader.int32())
 
-    return FetchRequest(wait_ms, bytes_min, bytes_max, _of_topics(reader, partition))
+    return FetchRequest(wait_ms, bytes_min, bytes_max, _of_topics(reader, partition), session)
 
 
-def write_fetch(version: int, answers: Sequence[FetchAnswer]) -> WireWriter:
+def write_fetch(version: int, answers: Sequence[FetchAnswer], error: KafkaError = KafkaError.NONE) -> WireWriter:
     """Return the response to Fetch. There are no sessions: each fetch names all its partitions."""
     writer = WireWriter()
     writer.int32(0)
     if version >= 7:
-        writer.int16(KafkaError.NONE)
+        writer.int16(error)
         writer.int32(0)
     for topic, of_topic in _by_topic(writer, answers):
         writer.string(topic)

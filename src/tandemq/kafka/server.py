@@ -30,6 +30,8 @@ FRAME_BYTES_MAX = 1 << 20
 CONNECTIONS_MAX = 1_000
 IDLE_S = 600.0
 """Time without a request after which a connection is closed, as by Kafka's brokers."""
+SIGN_IN_S = 15.0
+"""The same of one that has not signed in yet, if consumers have to; for a TLS handshake too."""
 REQUEST_S = 30.0
 """Time within which a request must be complete once it has begun, and a response be taken."""
 READ_BYTES = 1 << 16
@@ -122,7 +124,7 @@ class KafkaServer:
                 self._accept,
                 sock=listener,
                 ssl=self._context,
-                ssl_handshake_timeout=None if self._context is None else REQUEST_S,
+                ssl_handshake_timeout=None if self._context is None else SIGN_IN_S,
                 limit=READ_BYTES,
                 backlog=BACKLOG,
             )
@@ -154,12 +156,13 @@ class KafkaServer:
         peer = text_of((host, port))
         try:
             while True:
-                frame = await _read_frame(reader)
+                frame = await _read_frame(reader, SIGN_IN_S if session.cluster is None else IDLE_S)
                 if frame is None:
                     return
                 writer.write(await self._front.answer(frame, session))
                 async with asyncio.timeout(REQUEST_S):
                     await writer.drain()
+                await asyncio.sleep(0)  # others have their turn, too, while requests of this connection wait
         except ProtocolError as error:
             self.refused += 1
             self._warn(host, f"the connection of {peer} is closed: {error}")
@@ -182,15 +185,15 @@ class KafkaServer:
             log.warning("times=%d %s", times, text)
 
 
-async def _read_frame(reader: StreamReader) -> bytes | None:
-    """Return the next request; None if the peer has closed the connection or sent none for a while.
+async def _read_frame(reader: StreamReader, idle_s: float) -> bytes | None:
+    """Return the next request; None if the peer has closed the connection, or sent none within `idle_s`.
 
     Raises:
         ProtocolError: it states an impossible size.
         TimeoutError, EOFError: it was not completed.
     """
     try:
-        async with asyncio.timeout(IDLE_S):
+        async with asyncio.timeout(idle_s):
             first = await reader.read(1)
     except TimeoutError:
         return None

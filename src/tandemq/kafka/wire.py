@@ -55,7 +55,10 @@ class WireReader:
         if size > len(self._data) - self._at:
             raise ProtocolError("the request ends within a string")
         self._at += size
-        return self._data[self._at - size : self._at].decode("utf-8", "replace")
+        try:
+            return self._data[self._at - size : self._at].decode()
+        except UnicodeDecodeError as error:
+            raise ProtocolError("a string is no UTF-8") from error
 
     def sized(self) -> bytes:
         """Read bytes behind their length; none if they are null."""

@@ -3,7 +3,10 @@
 import struct
 from dataclasses import dataclass
 
-from tandemq.kafka.batches import OVERHEAD_BYTES, encode_batch, record_bytes
+import pytest
+
+from tandemq.kafka.batches import OVERHEAD_BYTES, _wrapped, encode_batch, record_bytes
+from tandemq.kafka.wire import zigzag
 from tandemq.model.message import StoredMessage
 from tests.spec import spec
 
@@ -114,3 +117,12 @@ def test_a_record_is_never_larger_than_its_estimate() -> None:
     for message in (stored(0), stored(1, b"x" * 10_000, KEYS="k" * 300), stored(2, b"", ä="ö" * 500)):
         batch = encode_batch([message], message.queue_offset, message.queue_offset + 1)
         assert len(batch) - OVERHEAD_BYTES <= record_bytes(message)
+
+
+@pytest.mark.parametrize("times", [(-(1 << 63), (1 << 63) - 1, 5), ((1 << 63) - 1, -(1 << 63)), (0, -1, 1)])
+def test_differences_of_any_two_times_have_64_bits(times: tuple[int, ...]) -> None:
+    for time_ms in times:
+        found = _wrapped(time_ms - times[0])
+        assert -(1 << 63) <= found < 1 << 63
+        assert (times[0] + found - time_ms) % (1 << 64) == 0
+        assert len(zigzag(found)) <= 10

@@ -10,6 +10,7 @@ from tandemq.kafka.requests import (
     VERSIONS,
     Api,
     FetchPart,
+    FetchRequest,
     OffsetQuestion,
     TopicPartition,
     read_fetch,
@@ -54,7 +55,8 @@ def test_each_version_of_a_fetch_is_read() -> None:
         if version >= 5:
             writer.int64(-1)
         writer.int32(1_000)
-        assert read_fetch(WireReader(bytes(writer.data)), version) == (500, 1, 1 << 20, [FetchPart(PLACE, 42, 1_000)])
+        expected = FetchRequest(500, 1, 1 << 20, [FetchPart(PLACE, 42, 1_000)])
+        assert read_fetch(WireReader(bytes(writer.data)), version) == expected
 
 
 @spec("P43")

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from tandemq.client.consumer.offsets.lookup import QueueBounds
 from tandemq.errors import AuthenticationError, NetworkError, RemoteError
 from tandemq.kafka import accounts, front, server
+from tandemq.kafka import cluster as cluster_module
 from tandemq.kafka.accounts import KafkaAccounts
 from tandemq.kafka.cluster import ClusterReader, Pulled, QueuePull
 from tandemq.kafka.front import PARTITIONS_MAX, KafkaFront
@@ -20,6 +21,7 @@ from tandemq.kafka.server import FRAME_BYTES_MAX, KafkaServer
 from tandemq.kafka.wire import WireReader, WireWriter
 from tandemq.model.access import NOT_AUTHENTICATED, Credentials
 from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tests.spec import spec
 from tests.unit.kafka.test_batches import stored
@@ -434,6 +436,56 @@ def test_held_messages_of_a_closed_connection_are_forgotten(tmp_path: Path) -> N
         assert served.held_bytes == 0
 
     asyncio.run(test())
+
+
+@spec("P43")
+def test_an_idle_partition_has_its_end_in_the_response(tmp_path: Path) -> None:
+    """Consumers notice the end of a partition by it; the broker is asked for it by a pull that it does not hold."""
+
+    async def test(cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        consumer.fetch(50, wait_ms=200)
+        pull, answer = await cluster.pulls.get()
+        assert pull.held_ms == 0
+        answer.set_result(pulled(pull, 0))
+        pull, _ = await cluster.pulls.get()
+        assert pull.held_ms > 0
+        assert await consumer.fetched() == {0: (KafkaError.NONE, 50, 0)}
+
+    serve(tmp_path, test)
+
+
+def test_a_pull_that_a_busy_broker_refuses_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "BUSY_PAUSE_S", 0.01)
+
+    async def test(cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        consumer.fetch(5)
+        for _ in range(3):
+            _, answer = await cluster.pulls.get()
+            answer.set_exception(RemoteError("too many pulls are held", code=ResponseCode.SYSTEM_BUSY))
+        pull, answer = await cluster.pulls.get()
+        answer.set_result(pulled(pull, 1))
+        assert (await consumer.fetched())[0][0] == KafkaError.NONE
+
+    serve(tmp_path, test)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY])
+def test_offset_beyond_a_member_that_is_behind_is_not_out_of_range(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers would read the queue again from its start."""
+    fields = {"minOffset": "0", "maxOffset": "40", "nextBeginOffset": "40" if code == 21 else "60"}
+
+    def ask(*_: object) -> Generator[None, None, Command]:
+        return Command(code, fields=fields)
+        yield
+
+    monkeypatch.setattr(cluster_module, "_ask", ask)
+    steps = cluster_module._pull(object(), QueuePull(QUEUES[0], 60, is_bulk=False))  # type: ignore[arg-type]
+    with pytest.raises(StopIteration) as caught:
+        next(steps)
+    found: Pulled = caught.value.value
+    assert (found.is_outside, found.following) == (code == ResponseCode.PULL_OFFSET_MOVED, 60)
 
 
 # Users.

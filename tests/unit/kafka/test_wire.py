@@ -54,3 +54,8 @@ def test_an_array_with_too_many_elements_is_refused_before_they_are_read() -> No
     reader = WireReader((ELEMENTS_MAX + 1).to_bytes(4, "big"))
     with pytest.raises(ProtocolError, match="at most"):
         reader.array(lambda: pytest.fail("an element was read"))
+
+
+def test_a_string_that_is_no_utf_8_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="no UTF-8"):
+        WireReader(b"\0\2\xff\xff").string()

@@ -204,6 +204,11 @@ class Dispatcher:
             busy = self._housekeeping.responses.refusal(link.number)
             if busy is not None:
                 return command.answer(ResponseCode.SYSTEM_BUSY, remark=busy)
+        if len(command.body) > request.body_bytes_max:
+            return command.answer(
+                ResponseCode.SYSTEM_ERROR,
+                remark=f"the body has {len(command.body)} bytes, at most {request.body_bytes_max} are allowed",
+            )
         try:
             return self._read(request, link, command, now) if request.only_reads else request.handle(link, command, now)
         except (ProtocolError, StoreError) as error:

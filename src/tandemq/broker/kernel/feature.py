@@ -17,7 +17,13 @@ from tandemq.broker.kernel.copied_tables import Table
 from tandemq.broker.kernel.serving import Right, Serving
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode
+from tandemq.model.java_types import INT32_MAX
 from tandemq.telemetry.families import Source
+
+BODY_BYTES_MAX = 4 << 20
+"""Size of the bodies of requests that are no messages: to read one takes up to a tenth of a microsecond per byte."""
+MESSAGE_BYTES_MAX = INT32_MAX
+"""The same of messages, which have limits of their own."""
 
 
 class Request(NamedTuple):
@@ -36,6 +42,8 @@ class Request(NamedTuple):
     """Whether only members of the group may ask, with a proof of the secret of replication."""
     only_reads: bool = False
     """Whether it changes nothing, so that it may be handled again when the device has been read for it."""
+    body_bytes_max: int = BODY_BYTES_MAX
+    """Size of its body from which on it is refused."""
     is_always_answered: bool = False
     """Whether it is answered even if the responses of this turn have taken all the memory that they may."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import LinkKind
+from tandemq.broker.kernel.feature import BODY_BYTES_MAX
 from tandemq.codec.ha import HELLO_MARK
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.frame import encode_command
@@ -396,3 +397,21 @@ def test_nothing_more_is_read_from_a_connection_that_is_closed_in_this_turn(tmp_
     found = broker.pull("TopicA")
     assert found is not None
     assert len(messages_in(found)) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "size"),
+    [
+        (RequestCode.CHECK_CLIENT_CONFIG, 256 << 10),
+        (RequestCode.LOCK_BATCH_MQ, 1 << 20),
+        (RequestCode.UNLOCK_BATCH_MQ, 1 << 20),
+        (RequestCode.HEART_BEAT, BODY_BYTES_MAX),
+        (RequestCode.BATCH_ACK_MESSAGE, BODY_BYTES_MAX),
+    ],
+)
+def test_body_beyond_the_limit_of_its_request_is_refused_unread(tmp_path: Path, code: RequestCode, size: int) -> None:
+    broker = Harness(tmp_path, frame_bytes_max=16 << 20)
+    answer = broker.ask(code, None, b"[" * (size + 1))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert f"the body has {size + 1} bytes, at most {size} are allowed" == answer.remark
+    assert "JSON" in (broker.ask(code, None, b"[").remark or "")

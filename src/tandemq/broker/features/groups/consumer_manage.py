@@ -42,6 +42,8 @@ from tandemq.model.queue_mapping import LOGICAL_BROKER_PREFIX
 from tandemq.model.topic import group_name_error
 from tandemq.storage.consume_queue import ConsumeQueue
 
+LISTS_BYTES_MAX = 1 << 20
+"""Size of a list of queues in a request."""
 LOCKS_EXPIRE_MS = 10_000
 BOUNDS_MAX = 2_000
 """Queues whose bounds one response has."""
@@ -97,16 +99,16 @@ class ConsumerManageProcessor(Feature):
             Code.HEART_BEAT: Request(self._on_heartbeat),
             Code.UNREGISTER_CLIENT: Request(self._on_unregister),
             Code.GET_CONSUMER_LIST_BY_GROUP: Request(self._on_members),
-            Code.CHECK_CLIENT_CONFIG: Request(self._on_check_config),
+            Code.CHECK_CLIENT_CONFIG: Request(self._on_check_config, body_bytes_max=256 << 10),
             Code.QUERY_CONSUMER_OFFSET: Request(self._on_query_offset, Right.READ, is_copied=True),
             Code.UPDATE_CONSUMER_OFFSET: Request(self._on_commit_offset, Right.COMMIT, is_copied=True),
             Code.GET_MAX_OFFSET: Request(self._on_max_offset, Right.READ),
             Code.GET_MIN_OFFSET: Request(self._on_min_offset, Right.READ),
-            Code.TANDEM_QUEUE_BOUNDS: Request(self._on_queue_bounds),
+            Code.TANDEM_QUEUE_BOUNDS: Request(self._on_queue_bounds, body_bytes_max=LISTS_BYTES_MAX),
             Code.SEARCH_OFFSET_BY_TIMESTAMP: Request(self._on_search_offset, Right.READ, only_reads=True),
             Code.GET_EARLIEST_MSG_STORETIME: Request(self._on_earliest, Right.READ, only_reads=True),
-            Code.LOCK_BATCH_MQ: Request(self._on_lock, Right.READ),
-            Code.UNLOCK_BATCH_MQ: Request(self._on_unlock),
+            Code.LOCK_BATCH_MQ: Request(self._on_lock, Right.READ, body_bytes_max=LISTS_BYTES_MAX),
+            Code.UNLOCK_BATCH_MQ: Request(self._on_unlock, body_bytes_max=LISTS_BYTES_MAX),
         }
 
     # Membership.

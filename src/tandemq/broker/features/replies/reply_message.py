@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from tandemq.boundary import Now
 from tandemq.broker.kernel.client_requests import WAITING_MAX, Missing
 from tandemq.broker.kernel.connection import Link
-from tandemq.broker.kernel.feature import Feature, Request
+from tandemq.broker.kernel.feature import MESSAGE_BYTES_MAX, Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.messages.refused import SendRefused
 from tandemq.broker.kernel.puts import trace_fields
@@ -101,7 +101,8 @@ class ReplyMessageProcessor(Feature):
 
     def requests(self) -> dict[Code, Request]:
         """See `Feature`."""
-        return {Code.SEND_REPLY_MESSAGE: Request(self._on_reply), Code.SEND_REPLY_MESSAGE_V2: Request(self._on_reply)}
+        request = Request(self._on_reply, body_bytes_max=MESSAGE_BYTES_MAX)
+        return {Code.SEND_REPLY_MESSAGE: request, Code.SEND_REPLY_MESSAGE_V2: request}
 
     def _on_reply(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_send_fields(command)

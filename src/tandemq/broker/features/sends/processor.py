@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from tandemq.boundary import Buffer, Now, Turn
 from tandemq.broker.features.sends.decoded_path import DecodedPath
 from tandemq.broker.kernel.connection import Link
-from tandemq.broker.kernel.feature import Feature, Request
+from tandemq.broker.kernel.feature import MESSAGE_BYTES_MAX, Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.messages.timed_message import precision_ms
 from tandemq.broker.kernel.puts import trace_fields
@@ -56,7 +56,7 @@ class SendPath(Feature, Sends):
 
     def requests(self) -> dict[RequestCode, Request]:
         """See `Feature`."""
-        request = Request(self._on_send, is_always_answered=True)
+        request = Request(self._on_send, body_bytes_max=MESSAGE_BYTES_MAX, is_always_answered=True)
         return dict.fromkeys(SENDS, request)
 
     def _on_send(self, link: Link, command: Command, now: Now) -> None:
