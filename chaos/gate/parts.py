@@ -155,10 +155,11 @@ def read_clients(piece: Piece, directory: Path, done: subprocess.CompletedProces
 
 
 def read_tests(piece: Piece, _directory: Path, done: subprocess.CompletedProcess[str]) -> None:
-    """Count tests."""
-    counts = {word.rstrip("s"): int(number) for number, word in _COUNTS.findall(done.stdout)}
+    """Count tests, by the last line; others may have numbers of what failed."""
+    last = done.stdout.rstrip().rpartition("\n")[2]
+    counts = {word.rstrip("s"): int(number) for number, word in _COUNTS.findall(last)}
     piece.runs = sum(counts.values())
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)(?: - (.*))?", done.stdout, re.MULTILINE)
+    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - (.*))?$", done.stdout, re.MULTILINE)
     piece.violations += [Violation(f"python -m pytest '{test}'", text[:_TOLD]) for test, text in failed]
     if done.returncode and not failed:
         piece.violations.append(Violation(" ".join(done.args), f"exit code {done.returncode}: {done.stdout[-_TOLD:]}"))

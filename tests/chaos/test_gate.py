@@ -63,6 +63,7 @@ def test_client_run_without_a_report_is_a_violation(tmp_path: Path) -> None:
     [
         ("3 passed in 2 s", 0, 0),
         ("FAILED tests/judge/test_x.py::test_y - assert 1\n1 failed, 2 passed", 1, 1),
+        ("port 10911 error\nFAILED tests/judge/test_x.py::test_y[a b] - assert 1\n1 failed, 2 passed", 1, 1),
         ("killed", 137, 1),
     ],
 )
