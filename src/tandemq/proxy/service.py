@@ -69,7 +69,8 @@ class MessagingService:
         self._transactions = transactions
         self._polls: dict[Call, None] = {}
         """ReceiveMessage calls that wait for messages."""
-        self._streams: dict[Call, None] = {}
+        self._streams: dict[Call, str] = {}
+        """Streams of clients, each with the id of its client."""
         self._settling: dict[Call, None] = {}
         """Streams whose last settings are not answered."""
         self._is_leaving = False
@@ -224,13 +225,13 @@ class MessagingService:
         if self._is_leaving:
             call.end()
             return
-        self._streams[call] = None
+        self._streams[call] = call.metadata.get(CLIENT_ID, "")
         call.on_end = lambda now: self._stream_ended(call, now)
         call.on_cancel = lambda now: self._stream_ended(call, now)
 
     def _stream_ended(self, call: Call, now: Now) -> None:
-        self._streams.pop(call, None)
-        self._clients.stream_ended(call.metadata.get(CLIENT_ID, ""), call, now)
+        client_id = self._streams.pop(call, "")  # a call that has ended has no metadata
+        self._clients.stream_ended(client_id, call, now)
         call.end()
 
     def _telemetry(self, call: Call, message: bytes, now: Now) -> None:

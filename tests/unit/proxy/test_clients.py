@@ -185,6 +185,16 @@ def test_ended_streams_leave_nothing_behind() -> None:
     assert cluster.proxy.node.streams == 1
 
 
+def test_client_whose_stream_ends_with_an_error_expires_as_others_do() -> None:
+    cluster, client = begun()
+    stream = client.produce("T")
+    client.grpc.send(stream.call, b"\xff")
+    client.process.wake()
+    cluster.until(lambda: stream.call.status is not None)
+    cluster.run(EXPIRE_MS + 6_000)
+    assert beat(client) == "UNRECOGNIZED_CLIENT_TYPE"
+
+
 def test_heartbeats_of_unknown_clients_ask_for_settings() -> None:
     cluster, client = begun()
     assert beat(client) == "UNRECOGNIZED_CLIENT_TYPE"

@@ -99,6 +99,8 @@ def guarded_selector(select: Select) -> Select:
             raise LocalError(f"the function that chooses the queue failed, nothing was sent: {error!r}") from error
         if not isinstance(queue, MessageQueue):
             raise LocalError(f"the function that chooses the queue returned {queue!r}, nothing was sent")
+        if queues and queue.topic != queues[0].topic:
+            raise LocalError(f"{queue} is no queue of the message's topic {queues[0].topic}, nothing was sent")
         return queue
 
     return choose

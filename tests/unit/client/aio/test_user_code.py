@@ -360,6 +360,16 @@ def _cancel_selection(_queues: list[MessageQueue]) -> MessageQueue:
     raise asyncio.CancelledError
 
 
+async def test_queue_of_another_topic_is_refused(tandemq_broker: LocalCluster) -> None:
+    message, other = Message("T", b"x"), MessageQueue("U", "broker-a", 1)
+    async with Producer(tandemq_broker.name_servers, group="p") as producer:
+        await producer.send(message)
+        with pytest.raises(LocalError, match="no queue of the message's topic T"):
+            await producer.send(message, queue=other)
+        with pytest.raises(LocalError, match="no queue of the message's topic T"):
+            await producer.send_batch([message], select=lambda _queues: other)
+
+
 async def test_selector_that_fails_fails_its_own_send(tandemq_broker: LocalCluster) -> None:
     """It is called at once where the route is known, else within a turn of the client."""
     message, ways = Message("T", b"x"), (_select_nothing, _select_badly, _cancel_selection)
