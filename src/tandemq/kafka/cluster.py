@@ -209,10 +209,15 @@ class QueuePull(NamedTuple):
 
 
 def _on_route(routes: Routes, queue: MessageQueue, make: Callable[[], Steps[T]]) -> Steps[T]:
-    """Fetch the route of a queue's topic if its broker group is not known yet, then run an operation."""
+    """Run an operation; the route of the queue's topic is fetched before, if its broker group is not known yet, or
+    after it, if no member responds: they may have other addresses now."""
     if not routes.members(queue.broker_name):
         yield from topic_routes(routes, [queue.topic])
-    return (yield from make())
+    try:
+        return (yield from make())
+    except NetworkError:
+        yield from topic_routes(routes, [queue.topic])
+        raise
 
 
 def _both(routes: Routes, queue: MessageQueue, codes: Sequence[RequestCode]) -> Steps[list[int]]:
