@@ -84,6 +84,7 @@ class ProxyAccess:
         has_signed = given is not None and is_grpc_signed(given, caller.date, user.password if user else _NOBODY_KEY)
         if user is None or known is None or not has_signed or user.user_status != "enable":
             raise self._refusal(caller, NOT_AUTHENTICATED, now)
+        caller = caller._replace(user=user.username)
         if known.quota is not None:
             caller = self._limited(caller, user.username, known.quota)
         if user.is_super or not self._checks_rights:

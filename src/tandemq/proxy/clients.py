@@ -72,6 +72,8 @@ class _Client(msgspec.Struct, eq=False):
     has_settings: bool = True
     consumer: GrpcConsumer | None = None
     """What operators see of it, if it is a consumer."""
+    user: str = ""
+    """The user that has sent its settings."""
 
 
 class GrpcClients:
@@ -153,12 +155,13 @@ class GrpcClients:
             raise CallRefused(Code.BAD_REQUEST, "the settings have neither publishing nor subscription")
         completed.metric.on = False
         now = yield from current_time()
-        known = self._clients.get(caller.client_id)
+        known = self._own(caller)
         if known is None and len(self._clients) >= self._clients_max:
             raise CallRefused(Code.TOO_MANY_REQUESTS, f"the proxy has {self._clients_max} clients")
         if known is not None and known.stream is not None and known.stream is not stream:
             self._end_stream(known.stream)
         client = self._clients[caller.client_id] = _Client(topics, now.mono_ms, None if stream.is_over else stream)
+        client.user = caller.user
         if is_ordered is not None:
             before = known.consumer if known is not None else None
             client.consumer = consumer_of(caller, settings, before, is_ordered=is_ordered, now=now)
@@ -207,15 +210,26 @@ class GrpcClients:
             client.seen_ms = now.mono_ms
         self.on_stream_end(stream)
 
+    def _own(self, caller: Caller) -> _Client | None:
+        """Return the client with the id of a caller; None if there is none.
+
+        Raises:
+            CallRefused: another user has it: ids are no secrets.
+        """
+        client = self._clients.get(caller.client_id)
+        if client is not None and client.has_settings and client.user != caller.user:
+            raise CallRefused(Code.UNAUTHORIZED, f"the client {caller.client_id[:255]} is one of another user")
+        return client
+
     # Heartbeats, ends.
 
     def heartbeat(self, caller: Caller, _query: HeartbeatRequest) -> Steps[HeartbeatResponse]:
         """Take a sign of life.
 
         Raises:
-            CallRefused: the client is not known.
+            CallRefused: the client is not known, or one of another user.
         """
-        client = self._clients.get(caller.client_id)
+        client = self._own(caller)
         if client is not None:
             client.seen_ms = (yield from current_time()).mono_ms
         if client is None or not client.has_settings:
@@ -240,10 +254,11 @@ class GrpcClients:
         """Forget a client that ends.
 
         Raises:
-            CallRefused: it is not known.
+            CallRefused: it is not known, or one of another user.
         """
-        client = self._clients.pop(caller.client_id, None)
+        client = self._own(caller)
         if client is not None:
+            del self._clients[caller.client_id]
             self._on_gone(caller.client_id, (yield from current_time()))
         if client is None or not client.has_settings:
             raise CallRefused(Code.UNRECOGNIZED_CLIENT_TYPE, "the client has sent no settings")

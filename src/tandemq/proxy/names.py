@@ -32,6 +32,8 @@ class Caller(NamedTuple):
     """Metadata that is signed."""
     link: int = 0
     """Its connection."""
+    user: str = ""
+    """Its user; "" without access control."""
     limited_user: str = ""
     """Its user, if what that sends is limited."""
 

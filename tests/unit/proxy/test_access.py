@@ -118,6 +118,22 @@ def test_a_flood_of_unknown_users_takes_no_place_from_users(cluster: Guarded, mo
     assert code(client.send(message("T")).status) == "OK", "the user is still known"
 
 
+def test_a_client_is_ended_and_replaced_by_its_own_user_only(cluster: Guarded) -> None:
+    """Ids of clients are no secrets."""
+    own = cluster.as_user(ROOT, "victim")
+    stream = own.produce("T")
+    cluster.allow("Topic:T", "Pub")
+    other = cluster.as_user(ALICE, "victim")
+    request = pb.NotifyClientTerminationRequest(), pb.NotifyClientTerminationResponse
+    assert code(other.call("NotifyClientTermination", *request).status) == "UNAUTHORIZED"
+    beat = pb.HeartbeatRequest(client_type=pb.ClientType.PRODUCER), pb.HeartbeatResponse
+    assert code(other.call("Heartbeat", *beat).status) == "UNAUTHORIZED"
+    assert code(other.produce("T").commands[-1].status) == "UNAUTHORIZED"
+    assert stream.call.status is None
+    assert code(own.call("Heartbeat", *beat).status) == "OK"
+    assert code(own.call("NotifyClientTermination", *request).status) == "OK"
+
+
 def test_a_disabled_user_is_refused(cluster: Guarded) -> None:
     cluster.allow("Topic:*", "All")
     client = cluster.as_user(ALICE)
