@@ -67,8 +67,8 @@ WAIT_MAX_MS = 30_000
 RESPONSE_BYTES_MAX = 8 << 20
 """Maximum size of the messages in a response; a single message may be larger."""
 HELD_BYTES_MAX = 256 << 20
-"""Maximum size of messages that were pulled and wait for the next fetch, of all connections together; each may hold the
-messages of one pull in any case."""
+"""Size of messages that were pulled and wait for the next fetch, of all connections together, from which on each holds
+those of one pull only; at twice this size they hold no more."""
 PARTITIONS_MAX = 1_000
 """Maximum number of partitions of a request."""
 BULK_PARTITIONS_MAX = 8
@@ -379,10 +379,11 @@ class FetchSession:
         await asyncio.sleep(pause_s)
 
     def _has_room(self, size: int) -> bool:
-        """Return whether messages may be held: those of one pull in any case."""
-        return not self._held or (
-            self._held + size <= RESPONSE_BYTES_MAX and self._counts.held + size <= HELD_BYTES_MAX
-        )
+        """Return whether messages may be held."""
+        held = self._counts.held
+        if not self._held:
+            return held < 2 * HELD_BYTES_MAX
+        return self._held + size <= RESPONSE_BYTES_MAX and held + size <= HELD_BYTES_MAX
 
 
 def _has_nothing(pulled: Pulled) -> bool:

@@ -34,6 +34,8 @@ SIGN_IN_S = 15.0
 """The same of one that has not signed in yet, if consumers have to; for a TLS handshake too."""
 REQUEST_S = 30.0
 """Time within which a request must be complete once it has begun, and a response be taken."""
+HELD_S = 30.0
+"""Time without a request after which messages are let go that were pulled for a connection."""
 READ_BYTES = 1 << 16
 """Received bytes that wait to be read, of one connection."""
 BACKLOG = 128
@@ -156,7 +158,11 @@ class KafkaServer:
         peer = text_of((host, port))
         try:
             while True:
-                frame = await _read_frame(reader, SIGN_IN_S if session.cluster is None else IDLE_S)
+                release = asyncio.get_running_loop().call_later(HELD_S, session.close)
+                try:
+                    frame = await _read_frame(reader, SIGN_IN_S if session.cluster is None else IDLE_S)
+                finally:
+                    release.cancel()
                 if frame is None:
                     return
                 writer.write(await self._front.answer(frame, session))

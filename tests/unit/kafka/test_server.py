@@ -438,6 +438,31 @@ def test_held_messages_of_a_closed_connection_are_forgotten(tmp_path: Path) -> N
     asyncio.run(test())
 
 
+def test_pulls_of_a_silent_connection_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HELD_S", 0.2)
+
+    async def test(cluster: FakeCluster, connect: Callable[[], Awaitable[Consumer]]) -> None:
+        consumer = await connect()
+        consumer.fetch(5, wait_ms=1)
+        _, answer = await cluster.pulls.get()
+        await consumer.fetched()
+        await asyncio.wait([answer])
+        assert answer.cancelled()
+        consumer.fetch(5)
+        pull, answer = await cluster.pulls.get()
+        answer.set_result(pulled(pull, 1))
+        assert (await consumer.fetched())[0][2] > 0
+
+    serve(tmp_path, test)
+
+
+@pytest.mark.parametrize("held", [0, 2 * front.HELD_BYTES_MAX - 1, 2 * front.HELD_BYTES_MAX])
+def test_connections_hold_messages_up_to_a_limit_of_all(tmp_path: Path, held: int) -> None:
+    session = KafkaFront(FakeCluster(), PartitionNumbers(tmp_path / "n.json"), ("localhost", 9092)).session()
+    session._counts.held = held
+    assert session._has_room(60 << 20) == (held < 2 * front.HELD_BYTES_MAX)
+
+
 @spec("P43")
 def test_an_idle_partition_has_its_end_in_the_response(tmp_path: Path) -> None:
     """Consumers notice the end of a partition by it; the broker is asked for it by a pull that it does not hold."""
