@@ -58,6 +58,7 @@ class KafkaError(IntEnum):
     OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
     NOT_LEADER = 6
     TOPIC_AUTHORIZATION_FAILED = 29
     UNSUPPORTED_SASL_MECHANISM = 33
@@ -260,6 +261,7 @@ def write_metadata(version: int, address: tuple[str, int], cluster: str, topics:
 
 _NO_OPERATIONS = -(1 << 31)
 """Authorized operations, if they are not given."""
+_NO_NODE = -1
 
 
 def _write_topic(writer: WireWriter, version: int, topic: TopicMetadata) -> None:
@@ -269,9 +271,9 @@ def _write_topic(writer: WireWriter, version: int, topic: TopicMetadata) -> None
         writer.int8(0)
     writer.int32(len(topic.partitions))
     for partition in topic.partitions:
-        writer.int16(KafkaError.NONE)
+        writer.int16(KafkaError.NONE if partition.is_served else KafkaError.LEADER_NOT_AVAILABLE)
         writer.int32(partition.number)
-        writer.int32(READER_NODE)
+        writer.int32(READER_NODE if partition.is_served else _NO_NODE)
         if version >= 7:
             writer.int32(-1)
         for _ in ("replicas", "in sync"):

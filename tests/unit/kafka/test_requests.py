@@ -11,12 +11,16 @@ from tandemq.kafka.requests import (
     Api,
     FetchPart,
     FetchRequest,
+    KafkaError,
     OffsetQuestion,
+    PartitionState,
+    TopicMetadata,
     TopicPartition,
     read_fetch,
     read_header,
     read_metadata,
     read_offsets,
+    write_metadata,
 )
 from tandemq.kafka.wire import WireReader, WireWriter
 from tests.spec import spec
@@ -83,3 +87,17 @@ def test_metadata_of_all_topics_is_null_or_in_the_first_version_empty() -> None:
     for version in range(1, 9):
         assert read_metadata(WireReader(null), version) is None
         assert read_metadata(WireReader(empty), version) == []
+
+
+def test_partition_that_is_not_served_has_no_leader() -> None:
+    """Consumers go on with the others, and ask again: one that is said to have a leader keeps some from all of it."""
+    states = [PartitionState(0, is_served=True), PartitionState(1, is_served=False)]
+    topic = TopicMetadata("Orders", KafkaError.NONE, states)
+    reader = WireReader(bytes(write_metadata(0, ("localhost", 9092), "c", [topic]).data))
+    assert (reader.int32(), reader.int32(), reader.string(), reader.int32()) == (1, 1, "localhost", 9092)
+    assert (reader.int32(), reader.int16(), reader.string(), reader.int32()) == (1, 0, "Orders", 2)
+    found = []
+    for _ in states:
+        found.append((reader.int16(), reader.int32(), reader.int32()))
+        assert [reader.int32() for _ in range(4)] == [1, 1, 1, 1]
+    assert found == [(KafkaError.NONE, 0, 1), (KafkaError.LEADER_NOT_AVAILABLE, 1, -1)]
