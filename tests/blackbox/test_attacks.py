@@ -129,7 +129,7 @@ def subscriptions_by_heartbeat() -> Iterator[Request]:
                 "subVersion": number,
                 "classFilterMode": False,
             }
-            for topic in range(60)
+            for topic in range(30)  # of less than 4 MiB
         ]
         group = {
             "groupName": f"group-{number}",
