@@ -260,8 +260,8 @@ class FetchSession:
         self._held = 0
         self._bounds: dict[MessageQueue, QueueBounds] = {}
         """Bounds of queues as the last pull of each has found them."""
-        self._failed_s = 0.0
-        """When a pull failed last, loop time."""
+        self._delayed_until_s = 0.0
+        """Loop time up to which errors are delayed, since one has been reported."""
         self._pulls: dict[tuple[MessageQueue, int], asyncio.Task[Pulled]] = {}
 
     def close(self) -> None:
@@ -354,12 +354,12 @@ class FetchSession:
             pulled = await self.cluster.pull(pull)
         except RemoteError as error:
             if error.code != ResponseCode.SYSTEM_BUSY:
-                await self._note_failure()
+                await self._delay_failure()
                 raise
             await asyncio.sleep(BUSY_PAUSE_S)
             return Pulled((), pull.offset, pull.offset, self._bounds.get(pull.queue, QueueBounds(-1, -1)))
         except TandemError:
-            await self._note_failure()
+            await self._delay_failure()
             raise
         self._bounds[pull.queue] = pulled.bounds
         pulled = pulled._replace(size=sum(map(record_bytes, pulled.messages)))
@@ -371,12 +371,14 @@ class FetchSession:
         self._hold(pulled.size)
         return pulled
 
-    async def _note_failure(self) -> None:
-        """Delay an error that comes soon after another one: consumers repeat at once what failed."""
+    async def _delay_failure(self) -> None:
+        """Delay errors that come soon after another one, all of them to the same time: consumers repeat at once what
+        failed."""
         now_s = asyncio.get_running_loop().time()
-        pause_s = max(0.0, self._failed_s + FAILED_PAUSE_S - now_s)
-        self._failed_s = now_s + pause_s
-        await asyncio.sleep(pause_s)
+        if now_s < self._delayed_until_s:
+            await asyncio.sleep(self._delayed_until_s - now_s)
+        else:
+            self._delayed_until_s = now_s + FAILED_PAUSE_S
 
     def _has_room(self, size: int) -> bool:
         """Return whether messages may be held."""
@@ -413,7 +415,7 @@ def _answer_of(part: FetchPart, pulled: Pulled, bytes_max: int) -> tuple[FetchAn
     first, end = pulled.bounds
     if pulled.is_outside:
         return FetchAnswer(part.partition, KafkaError.OFFSET_OUT_OF_RANGE, end, first, b""), 0
-    end = max(end, part.offset)
+    end = max(end, part.offset) if end >= 0 else end
     left = min(max(part.bytes_max, 1), bytes_max)
     messages, following = pulled.messages, pulled.following
     for at, message in enumerate(messages):

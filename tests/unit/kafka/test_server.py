@@ -480,6 +480,25 @@ def test_an_idle_partition_has_its_end_in_the_response(tmp_path: Path) -> None:
     serve(tmp_path, test)
 
 
+def test_errors_of_many_partitions_are_delayed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other would keep the last ones from being pulled again for minutes."""
+    monkeypatch.setattr(front, "FAILED_PAUSE_S", 0.2)
+    session = KafkaFront(FakeCluster(), PartitionNumbers(tmp_path / "n.json"), ("localhost", 9092)).session()
+
+    async def test() -> list[float]:
+        loop = asyncio.get_running_loop()
+
+        async def fail() -> float:
+            await session._delay_failure()
+            return session._delayed_until_s - loop.time()
+
+        return list(await asyncio.gather(*[fail() for _ in range(1_000)]))
+
+    left = asyncio.run(asyncio.wait_for(test(), 60))
+    assert left[0] > 0, "the first one is reported at once"
+    assert all(each <= 0.01 for each in left[1:]), "the others at one time"
+
+
 def test_a_pull_that_a_busy_broker_refuses_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "BUSY_PAUSE_S", 0.01)
 

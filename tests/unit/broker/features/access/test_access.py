@@ -359,7 +359,7 @@ def test_end_of_a_transaction_needs_the_topic_of_its_half_message(broker: Guarde
 def test_message_that_is_sent_back_needs_the_topic_in_which_it_lies(
     broker: Guarded, stated: dict[str, object], delay_level: int
 ) -> None:
-    """Otherwise whoever may consume as one group reads any message of the broker, by its dead letters."""
+    """A consumer group's dead letters must not hold messages of topics that its user may not read."""
     bob = Credentials("bob", "bob-key")
     for user, topic in ((ALICE, "T"), (bob, "Mine")):
         broker.create(user)
